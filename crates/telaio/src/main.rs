@@ -1,0 +1,2 @@
+//! The `telaio` binary.
+fn main() {}
