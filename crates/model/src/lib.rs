@@ -21,6 +21,7 @@
 
 pub mod endpoints;
 pub mod error;
+pub mod hash;
 pub mod ingress;
 pub mod ip;
 pub mod local;
@@ -40,12 +41,12 @@ pub use ingress::{
 };
 pub use ip::IpFamily;
 pub use local::{
-    EndpointRef, LocalEndpoint, LocalEndpointPort, LocalService, LocalServicePort, Op, Scopes,
-    ServiceEndpoints,
+    EndpointRef, Families, LocalEndpoint, LocalEndpointPort, LocalService, LocalServicePort, Op,
+    Scopes, ServiceEndpoints,
 };
 pub use meta::{LabelSelector, Labels, Meta, ObjectKey, SelectorOperator, SelectorRequirement};
 pub use node::{Node, NodeAddress, Taint};
-pub use object::{Kind, Object, ObjectChange, ObjectRef};
+pub use object::{Batch, Kind, Object, ObjectChange, ObjectRef};
 pub use overrides::{Override, OverrideAction, OverrideTarget};
 pub use pod::{ContainerPort, Pod, PodPhase};
 pub use policy::{NetworkPolicy, PolicyPeer, PolicyPort, PolicyPortMatch, PolicyRule};

@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::endpoints::Conditions;
+use crate::ip::IpFamily;
 use crate::meta::{Labels, ObjectKey};
 use crate::object::{Object, ObjectRef};
 use crate::service::{ClientIpAffinity, Protocol, ServiceType};
@@ -56,6 +57,33 @@ impl Scopes {
     }
 }
 
+/// A set of address families.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Families {
+    /// IPv4 is in it.
+    pub v4: bool,
+    /// IPv6 is in it.
+    pub v6: bool,
+}
+
+impl Families {
+    /// Whether the family is in it.
+    pub fn contains(self, family: IpFamily) -> bool {
+        match family {
+            IpFamily::V4 => self.v4,
+            IpFamily::V6 => self.v6,
+        }
+    }
+
+    /// Puts the family in.
+    pub fn insert(&mut self, family: IpFamily) {
+        match family {
+            IpFamily::V4 => self.v4 = true,
+            IpFamily::V6 => self.v6 = true,
+        }
+    }
+}
+
 /// One port of a service in the node view.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -79,10 +107,10 @@ pub struct LocalServicePort {
     /// What is spoken inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app_protocol: Option<Arc<str>>,
-    /// Some endpoint exists in the cluster, though perhaps none that this node may use. Without
-    /// any the answer is REJECT, with some elsewhere it is DROP.
+    /// The families in which some endpoint exists in the cluster, though perhaps none that this
+    /// node may use. Without any the answer is REJECT, with some elsewhere it is DROP.
     #[serde(default)]
-    pub has_endpoints: bool,
+    pub has_endpoints: Families,
 }
 
 /// A service in the node view.
@@ -171,9 +199,9 @@ pub struct LocalEndpoint {
     /// Which service, and which of its endpoints.
     #[serde(flatten)]
     pub key: EndpointRef,
-    /// The name stands for a pod; else it is a hash of the content.
-    #[serde(default)]
-    pub named: bool,
+    /// The pod behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Arc<str>>,
     /// Its host name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<Arc<str>>,
@@ -185,6 +213,10 @@ pub struct LocalEndpoint {
     /// Its ports and for which traffic each is used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<LocalEndpointPort>,
+    /// For which traffic it is used on service ports that `ports` does not list, at the service's
+    /// own target port. Our views list every port; KPNG's list only those that differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unlisted_ports: Option<Scopes>,
     /// Its state.
     pub conditions: Conditions,
     /// Its share of the traffic, 1 unless somebody says otherwise.
@@ -200,7 +232,21 @@ pub struct LocalEndpoint {
 impl LocalEndpoint {
     /// For which traffic any of its ports is used.
     pub fn scopes(&self) -> Scopes {
-        self.ports.iter().fold(Scopes::NONE, |all, port| all.union(port.scopes))
+        let unlisted = self.unlisted_ports.unwrap_or(Scopes::NONE);
+        self.ports.iter().fold(unlisted, |all, port| all.union(port.scopes))
+    }
+
+    /// The port at which it serves this port of its service, and for which traffic.
+    pub fn port_for(&self, service_port: &LocalServicePort) -> Option<(u16, Scopes)> {
+        match self.ports.iter().find(|port| port.name == service_port.name) {
+            Some(port) => Some((port.port, port.scopes)),
+            None => Some((service_port.target_port?, self.unlisted_ports?)),
+        }
+    }
+
+    /// Whether its name is that of its pod; else it is a hash.
+    pub fn is_named(&self) -> bool {
+        self.pod.as_ref() == Some(&self.key.id)
     }
 }
 

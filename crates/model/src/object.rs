@@ -136,3 +136,12 @@ impl ObjectChange {
         }
     }
 }
+
+/// Changes that belong together, in the order in which they apply: what a source sends to the brain.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// The changes.
+    pub changes: Vec<ObjectChange>,
+    /// The state with these changes is complete. Until the first such batch nobody may act on it.
+    pub synced: bool,
+}

@@ -1,7 +1,7 @@
 //! Where the cluster's objects come from.
 //!
 //! A source reads something outside — a directory of manifests, the Kubernetes API, another brain —
-//! and sends [`Batch`]es of [`ObjectChange`]s. Only this crate knows Kubernetes' types.
+//! and sends [`Batch`]es of [`telaio_model::ObjectChange`]s. Only this crate knows Kubernetes' types.
 //!
 //! What always holds:
 //! - a batch holds differences only: an object that did not change is not sent again, a deletion that
@@ -10,22 +10,15 @@
 //!   object stands;
 //! - `synced` is true from the batch on that completes the first full state, even an empty one.
 
+pub mod intern;
+pub mod manifest;
 mod spec;
 mod status;
 
 pub use spec::{SourceSpec, SpecError};
 pub use status::{Problem, Status};
 
-use telaio_model::ObjectChange;
-
-/// Changes that belong together, in the order in which they apply.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Batch {
-    /// The changes.
-    pub changes: Vec<ObjectChange>,
-    /// The state with these changes is complete. Until the first such batch nobody may act on it.
-    pub synced: bool,
-}
+pub use telaio_model::Batch;
 
 /// How many batches may wait for the brain before a source stops reading.
 pub const BATCH_QUEUE_MAX: usize = 64;

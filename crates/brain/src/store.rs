@@ -1,0 +1,500 @@
+//! The revisioned store: what the cluster is, and what changed since any recent revision.
+//!
+//! Writers apply [`Batch`]es; each that changes something makes one [`Commit`] and one revision.
+//! Readers never copy the state: a new watcher gets a [`Snapshot`] of shared pointers, and one that
+//! has a revision gets the commits since, each holding the service's state before and after. From
+//! those two it makes its own node's view and sends the difference; so a watcher costs a cursor,
+//! not a copy of what it was sent.
+//!
+//! Commits are kept only while a watcher may need them, and never more than
+//! [`LOG_CHANGES_MAX`] changes (or one change per service): whoever falls further behind begins
+//! anew with a snapshot. A slow watcher costs its own view, never more.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use telaio_model::{
+    Batch, EndpointSlice, Kind, Node, Object, ObjectChange, ObjectKey, ObjectRef, Override, Service,
+};
+use tokio::sync::watch;
+
+use crate::state::ServiceState;
+
+/// A number that grows by one with each change of the state.
+pub type Revision = u64;
+
+/// How many changes are kept for watchers that are behind, at least; a cluster with more services
+/// keeps one for each.
+pub const LOG_CHANGES_MAX: usize = 16_384;
+
+/// One service before and after a commit.
+#[derive(Debug)]
+pub struct ServiceDelta {
+    /// The service.
+    pub key: ObjectKey,
+    /// What it was.
+    pub before: Option<Arc<ServiceState>>,
+    /// What it is.
+    pub after: Option<Arc<ServiceState>>,
+}
+
+/// One object of another kind before and after a commit.
+#[derive(Debug)]
+pub struct ObjectDelta {
+    /// The object.
+    pub object_ref: ObjectRef,
+    /// What it was.
+    pub before: Option<Object>,
+    /// What it is.
+    pub after: Option<Object>,
+}
+
+/// What one batch changed.
+#[derive(Debug)]
+pub struct Commit {
+    /// The revision that it made.
+    pub revision: Revision,
+    /// Services that changed, with their endpoints.
+    pub services: Vec<ServiceDelta>,
+    /// Other objects that changed.
+    pub objects: Vec<ObjectDelta>,
+}
+
+impl Commit {
+    fn len(&self) -> usize {
+        self.services.len() + self.objects.len()
+    }
+}
+
+/// The whole state at one revision, shared.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The revision.
+    pub revision: Revision,
+    /// Every service, ordered by name.
+    pub services: Vec<Arc<ServiceState>>,
+    /// Every other object, ordered.
+    pub objects: Vec<Object>,
+}
+
+impl Snapshot {
+    /// A node of the cluster.
+    pub fn node(&self, name: &str) -> Option<&Node> {
+        let wanted = ObjectRef::new(Kind::Node, ObjectKey::cluster(name));
+        let order = |object: &Object| {
+            object.kind().cmp(&wanted.kind).then_with(|| object.key().cmp(&wanted.key))
+        };
+        match self.objects.binary_search_by(order).map(|index| &self.objects[index]) {
+            Ok(Object::Node(node)) => Some(node),
+            _ => None,
+        }
+    }
+}
+
+/// How large the store is, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreSize {
+    /// Services.
+    pub services: usize,
+    /// Endpoints in all slices.
+    pub endpoints: usize,
+    /// Other objects.
+    pub objects: usize,
+    /// Changes kept for watchers that are behind.
+    pub log_changes: usize,
+    /// Watchers.
+    pub watchers: usize,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    service: Option<Arc<Service>>,
+    slices: BTreeMap<Arc<str>, Arc<EndpointSlice>>,
+    overrides: BTreeMap<ObjectKey, Arc<Override>>,
+    state: Option<Arc<ServiceState>>,
+}
+
+impl Entry {
+    fn build(&self, key: &ObjectKey, now_s: i64) -> Option<Arc<ServiceState>> {
+        let overrides = self.overrides.values().filter(|it| it.is_active(now_s)).cloned();
+        let state = ServiceState::new(
+            key.clone(),
+            self.service.clone(),
+            self.slices.values().cloned().collect(),
+            overrides.collect(),
+        );
+        (!state.is_empty()).then(|| Arc::new(state))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.service.is_none() && self.slices.is_empty() && self.overrides.is_empty()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    revision: Revision,
+    synced: bool,
+    services: BTreeMap<ObjectKey, Entry>,
+    /// To which service each slice belongs: a slice can change hands.
+    slice_owners: BTreeMap<ObjectKey, ObjectKey>,
+    objects: BTreeMap<ObjectRef, Object>,
+    endpoints: usize,
+    log: VecDeque<Arc<Commit>>,
+    log_changes: usize,
+    /// How many watchers stand at each revision; those that have none yet are not in it.
+    cursors: BTreeMap<Revision, usize>,
+    watchers: usize,
+    snapshot: Option<Arc<Snapshot>>,
+    /// When each override that ends does so, so that time can be a change like any other.
+    expiries: BTreeSet<(i64, ObjectKey)>,
+    now_s: i64,
+}
+
+/// The store.
+#[derive(Debug)]
+pub struct Store {
+    inner: RwLock<Inner>,
+    head: watch::Sender<Revision>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self { inner: RwLock::default(), head: watch::Sender::new(0) }
+    }
+}
+
+impl Store {
+    /// An empty store that nobody may act on until a batch says it is complete.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+
+    /// Applies a batch; returns the revision if anything changed.
+    pub fn apply(&self, batch: Batch) -> Option<Revision> {
+        let mut inner = self.inner.write();
+        let mut dirty = BTreeSet::new();
+        let mut objects = BTreeMap::new();
+        for change in batch.changes {
+            inner.apply_change(change, &mut dirty, &mut objects);
+        }
+        let newly_synced = batch.synced && !inner.synced;
+        inner.synced |= batch.synced;
+        let committed = inner.commit(dirty, objects);
+        // Completeness alone is news too: an empty cluster is a state to act on.
+        let revision = if committed || newly_synced { Some(inner.bump()) } else { None };
+        drop(inner);
+        self.announce(revision)
+    }
+
+    /// Tells the store the time, in seconds since 1970: overrides that have ended by then no longer
+    /// count.
+    pub fn set_time(&self, now_s: i64) -> Option<Revision> {
+        let mut inner = self.inner.write();
+        inner.now_s = now_s;
+        let mut dirty = BTreeSet::new();
+        while let Some((until, service)) = inner.expiries.first().cloned() {
+            if until > now_s {
+                break;
+            }
+            inner.expiries.remove(&(until, service.clone()));
+            dirty.insert(service);
+        }
+        let revision = if inner.commit(dirty, BTreeMap::new()) { Some(inner.bump()) } else { None };
+        drop(inner);
+        self.announce(revision)
+    }
+
+    fn announce(&self, revision: Option<Revision>) -> Option<Revision> {
+        if let Some(revision) = revision {
+            self.head.send_replace(revision);
+        }
+        revision
+    }
+
+    /// The newest revision.
+    pub fn revision(&self) -> Revision {
+        self.inner.read().revision
+    }
+
+    /// Whether the state is complete.
+    pub fn is_synced(&self) -> bool {
+        self.inner.read().synced
+    }
+
+    /// How large the store is.
+    pub fn size(&self) -> StoreSize {
+        let inner = self.inner.read();
+        StoreSize {
+            services: inner.services.len(),
+            endpoints: inner.endpoints,
+            objects: inner.objects.len(),
+            log_changes: inner.log_changes,
+            watchers: inner.watchers,
+        }
+    }
+
+    /// A receiver that wakes with each new revision.
+    pub fn subscribe(&self) -> watch::Receiver<Revision> {
+        self.head.subscribe()
+    }
+
+    /// The whole state now, if it is complete.
+    pub fn snapshot(&self) -> Option<Arc<Snapshot>> {
+        let inner = self.inner.read();
+        if !inner.synced {
+            return None;
+        }
+        if let Some(snapshot) = &inner.snapshot {
+            return Some(snapshot.clone());
+        }
+        drop(inner);
+        let mut inner = self.inner.write();
+        Some(inner.make_snapshot())
+    }
+
+    /// A cursor for a new watcher, which keeps nothing until it is moved to a revision.
+    pub(crate) fn cursor(self: &Arc<Self>) -> Cursor {
+        self.inner.write().watchers += 1;
+        Cursor { store: Arc::clone(self), at: None }
+    }
+
+    /// The commits after `revision`, oldest first; `None` if they are no longer all kept.
+    pub(crate) fn commits_since(&self, revision: Revision) -> Option<Vec<Arc<Commit>>> {
+        let inner = self.inner.read();
+        if revision >= inner.revision {
+            return Some(Vec::new());
+        }
+        let first = inner.log.front().map_or(inner.revision + 1, |commit| commit.revision);
+        if first > revision + 1 {
+            return None;
+        }
+        Some(inner.log.iter().filter(|commit| commit.revision > revision).cloned().collect())
+    }
+}
+
+impl Inner {
+    fn apply_change(
+        &mut self,
+        change: ObjectChange,
+        dirty: &mut BTreeSet<ObjectKey>,
+        objects: &mut BTreeMap<ObjectRef, Option<Object>>,
+    ) {
+        match change {
+            ObjectChange::Set(Object::Service(service)) => {
+                let key = service.meta.key.clone();
+                let entry = self.services.entry(key.clone()).or_default();
+                if entry.service.as_ref() != Some(&service) {
+                    entry.service = Some(service);
+                    dirty.insert(key);
+                }
+            }
+            ObjectChange::Set(Object::EndpointSlice(slice)) => self.set_slice(slice, dirty),
+            ObjectChange::Delete(ObjectRef { kind: Kind::Service, key }) => {
+                if let Some(entry) = self.services.get_mut(&key)
+                    && entry.service.take().is_some()
+                {
+                    dirty.insert(key);
+                }
+            }
+            ObjectChange::Delete(ObjectRef { kind: Kind::EndpointSlice, key }) => {
+                self.remove_slice(&key, dirty);
+            }
+            ObjectChange::Set(object) => {
+                let object_ref = object.object_ref();
+                if self.objects.get(&object_ref) != Some(&object) {
+                    self.index_override(&object_ref, Some(&object), dirty);
+                    let before = self.objects.insert(object_ref.clone(), object);
+                    objects.entry(object_ref).or_insert(before);
+                }
+            }
+            ObjectChange::Delete(object_ref) => {
+                if let Some(before) = self.objects.remove(&object_ref) {
+                    self.index_override(&object_ref, None, dirty);
+                    objects.entry(object_ref).or_insert(Some(before));
+                }
+            }
+        }
+    }
+
+    fn set_slice(&mut self, slice: Arc<EndpointSlice>, dirty: &mut BTreeSet<ObjectKey>) {
+        let Some(owner) = slice.service_key() else {
+            return self.remove_slice(&slice.key, dirty);
+        };
+        if self.slice_owners.get(&slice.key).is_some_and(|it| *it != owner) {
+            self.remove_slice(&slice.key, dirty);
+        }
+        let entry = self.services.entry(owner.clone()).or_default();
+        let known = entry.slices.get(&slice.key.name);
+        if known == Some(&slice) {
+            return;
+        }
+        self.endpoints += slice.endpoints.len();
+        self.endpoints -= known.map_or(0, |known| known.endpoints.len());
+        self.slice_owners.insert(slice.key.clone(), owner.clone());
+        entry.slices.insert(slice.key.name.clone(), slice);
+        dirty.insert(owner);
+    }
+
+    fn remove_slice(&mut self, key: &ObjectKey, dirty: &mut BTreeSet<ObjectKey>) {
+        let Some(owner) = self.slice_owners.remove(key) else { return };
+        if let Some(entry) = self.services.get_mut(&owner)
+            && let Some(slice) = entry.slices.remove(&key.name)
+        {
+            self.endpoints -= slice.endpoints.len();
+            dirty.insert(owner);
+        }
+    }
+
+    /// Keeps the overrides of each service with the service.
+    fn index_override(
+        &mut self,
+        object_ref: &ObjectRef,
+        after: Option<&Object>,
+        dirty: &mut BTreeSet<ObjectKey>,
+    ) {
+        if let Some(Object::Override(old)) = self.objects.get(object_ref) {
+            if let Some(entry) = self.services.get_mut(&old.service) {
+                entry.overrides.remove(&object_ref.key);
+                dirty.insert(old.service.clone());
+            }
+        }
+        if let Some(Object::Override(new)) = after {
+            let entry = self.services.entry(new.service.clone()).or_default();
+            entry.overrides.insert(object_ref.key.clone(), Arc::clone(new));
+            dirty.insert(new.service.clone());
+            if let Some(until) = new.until_s {
+                self.expiries.insert((until, new.service.clone()));
+            }
+        }
+    }
+
+    /// Builds the states that changed and logs the commit. Returns whether anything did.
+    fn commit(
+        &mut self,
+        dirty: BTreeSet<ObjectKey>,
+        objects: BTreeMap<ObjectRef, Option<Object>>,
+    ) -> bool {
+        let mut services = Vec::with_capacity(dirty.len());
+        for key in dirty {
+            let Some(entry) = self.services.get_mut(&key) else { continue };
+            let after = entry.build(&key, self.now_s);
+            let before = std::mem::replace(&mut entry.state, after.clone());
+            if entry.is_empty() {
+                self.services.remove(&key);
+            }
+            services.push(ServiceDelta { key, before, after });
+        }
+        let objects: Vec<ObjectDelta> = objects
+            .into_iter()
+            .map(|(object_ref, before)| {
+                let after = self.objects.get(&object_ref).cloned();
+                ObjectDelta { object_ref, before, after }
+            })
+            .filter(|delta| delta.before != delta.after)
+            .collect();
+        if services.is_empty() && objects.is_empty() {
+            return false;
+        }
+        self.log(Commit { revision: self.revision + 1, services, objects });
+        true
+    }
+
+    fn log(&mut self, commit: Commit) {
+        // Nobody watches an incomplete state, so nobody needs the way there.
+        if self.synced {
+            self.log_changes += commit.len();
+            self.log.push_back(Arc::new(commit));
+        }
+    }
+
+    fn bump(&mut self) -> Revision {
+        self.revision += 1;
+        self.snapshot = None;
+        self.trim_log();
+        self.revision
+    }
+
+    /// Drops commits that every watcher has, and the oldest beyond the bound.
+    fn trim_log(&mut self) {
+        let needed_after = self.cursors.keys().next().copied().unwrap_or(Revision::MAX);
+        let bound = LOG_CHANGES_MAX.max(self.services.len());
+        while let Some(first) = self.log.front() {
+            if first.revision > needed_after && self.log_changes <= bound {
+                break;
+            }
+            self.log_changes -= first.len();
+            self.log.pop_front();
+        }
+    }
+
+    fn make_snapshot(&mut self) -> Arc<Snapshot> {
+        let snapshot = Arc::new(Snapshot {
+            revision: self.revision,
+            services: self.services.values().filter_map(|entry| entry.state.clone()).collect(),
+            objects: self.objects.values().cloned().collect(),
+        });
+        // While nothing changes, every further new watcher shares it.
+        self.snapshot = Some(Arc::clone(&snapshot));
+        snapshot
+    }
+}
+
+/// A watcher's place in the log. Commits after it are kept, within the bound; dropping it lets go.
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    store: Arc<Store>,
+    at: Option<Revision>,
+}
+
+impl Cursor {
+    /// Takes the whole state and stands at its revision; `None` while it is not complete.
+    pub(crate) fn begin(&mut self) -> Option<Arc<Snapshot>> {
+        let store = Arc::clone(&self.store);
+        let mut inner = store.inner.write();
+        if !inner.synced {
+            return None;
+        }
+        let snapshot = match &inner.snapshot {
+            Some(snapshot) => Arc::clone(snapshot),
+            None => inner.make_snapshot(),
+        };
+        self.place(&mut inner, Some(snapshot.revision));
+        Some(snapshot)
+    }
+
+    /// Moves on to a revision that the watcher has now.
+    pub(crate) fn move_to(&mut self, revision: Revision) {
+        let store = Arc::clone(&self.store);
+        self.place(&mut store.inner.write(), Some(revision));
+    }
+
+    fn place(&mut self, inner: &mut Inner, revision: Option<Revision>) {
+        if let Some(old) = std::mem::replace(&mut self.at, revision)
+            && let Some(count) = inner.cursors.get_mut(&old)
+        {
+            *count -= 1;
+            if *count == 0 {
+                inner.cursors.remove(&old);
+            }
+        }
+        if let Some(new) = revision {
+            *inner.cursors.entry(new).or_default() += 1;
+        }
+        inner.trim_log();
+    }
+
+    pub(crate) fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+}
+
+impl Drop for Cursor {
+    fn drop(&mut self) {
+        let store = Arc::clone(&self.store);
+        let mut inner = store.inner.write();
+        self.place(&mut inner, None);
+        inner.watchers -= 1;
+    }
+}

@@ -1,0 +1,388 @@
+//! Watchers: from a place in the log to the operations that bring a receiver up to date.
+//!
+//! [`LocalWatch`] gives one node's view, [`GlobalWatch`] the raw cluster. Both are pulled: nothing is
+//! computed for a receiver until it asks, and whatever happened in between comes as one difference.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use telaio_model::{Kind, Node, Object, ObjectKey, Op};
+use tokio::sync::watch;
+
+use crate::diff::Phases;
+use crate::global::{GlobalPhases, global_service_ops};
+use crate::state::ServiceState;
+use crate::store::{Commit, Cursor, Revision, Snapshot, Store};
+use crate::view::{NodeContext, ServiceView, Wants, service_view};
+use telaio_api::global::GlobalOp;
+
+/// The store was dropped: there will never be another difference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the store has ended")]
+pub struct Ended;
+
+/// Every service that changed between two revisions: what it was at the first, what it is at the last.
+type ServiceChanges = BTreeMap<ObjectKey, (Option<Arc<ServiceState>>, Option<Arc<ServiceState>>)>;
+
+fn service_changes(commits: &[Arc<Commit>]) -> ServiceChanges {
+    let mut changes = ServiceChanges::new();
+    for delta in commits.iter().flat_map(|commit| &commit.services) {
+        changes
+            .entry(delta.key.clone())
+            .and_modify(|(_, after)| after.clone_from(&delta.after))
+            .or_insert_with(|| (delta.before.clone(), delta.after.clone()));
+    }
+    changes
+}
+
+/// Likewise for objects of other kinds that the receiver wants.
+fn object_changes(
+    commits: &[Arc<Commit>],
+    wanted: impl Fn(Kind) -> bool,
+) -> Vec<(Option<Object>, Option<Object>)> {
+    let mut changes = BTreeMap::new();
+    for delta in commits.iter().flat_map(|commit| &commit.objects) {
+        if wanted(delta.object_ref.kind) {
+            changes
+                .entry(&delta.object_ref)
+                .and_modify(|(_, after): &mut (_, Option<Object>)| after.clone_from(&delta.after))
+                .or_insert_with(|| (delta.before.clone(), delta.after.clone()));
+        }
+    }
+    changes.into_values().filter(|(before, after)| before != after).collect()
+}
+
+/// The part of a watcher that both kinds share: where it stands, and waiting for news.
+#[derive(Debug)]
+struct Follower {
+    cursor: Cursor,
+    head: watch::Receiver<Revision>,
+    at: Option<Revision>,
+}
+
+/// What a follower finds when it looks.
+enum News {
+    /// Begin anew with the whole state.
+    Whole(Arc<Snapshot>),
+    /// These commits, up to this revision.
+    Commits(Vec<Arc<Commit>>, Revision),
+}
+
+impl Follower {
+    fn new(store: &Arc<Store>) -> Self {
+        Self { cursor: store.cursor(), head: store.subscribe(), at: None }
+    }
+
+    /// Waits for something new.
+    async fn news(&mut self) -> Result<News, Ended> {
+        loop {
+            let head = *self.head.borrow_and_update();
+            match self.at {
+                Some(at) if at >= head => {}
+                Some(at) => match self.cursor.store().commits_since(at) {
+                    Some(commits) if commits.is_empty() => self.at = Some(head),
+                    Some(commits) => {
+                        let last = commits.last().map_or(head, |commit| commit.revision);
+                        return Ok(News::Commits(commits, last));
+                    }
+                    // Fell too far behind: what was needed is no longer kept.
+                    None => self.at = None,
+                },
+                None => {}
+            }
+            if self.at.is_none()
+                && let Some(snapshot) = self.cursor.begin()
+            {
+                self.at = Some(snapshot.revision);
+                return Ok(News::Whole(snapshot));
+            }
+            self.head.changed().await.map_err(|_| Ended)?;
+        }
+    }
+
+    fn arrived(&mut self, revision: Revision) {
+        self.at = Some(revision);
+        self.cursor.move_to(revision);
+    }
+}
+
+/// Follows one node's view.
+#[derive(Debug)]
+pub struct LocalWatch {
+    follower: Follower,
+    wants: Wants,
+    node: NodeContext,
+}
+
+impl LocalWatch {
+    /// A watch for the node of this name, which need not be known yet.
+    pub fn new(store: &Arc<Store>, node: impl Into<Arc<str>>, wants: Wants) -> Self {
+        let node = NodeContext { name: node.into(), zone: None };
+        Self { follower: Follower::new(store), wants, node }
+    }
+
+    /// Waits until the node's view differs from what was last given, and gives the difference: the
+    /// first time `Reset`, everything, `Sync`; then what changed and `Sync`. After having fallen too
+    /// far behind it begins with `Reset` again.
+    pub async fn next(&mut self) -> Result<LocalDiff, Ended> {
+        loop {
+            match self.follower.news().await? {
+                News::Whole(snapshot) => {
+                    self.node =
+                        NodeContext::new(self.node.name.clone(), snapshot.node(&self.node.name));
+                    let whole = WholeView::new(snapshot, self.node.clone(), self.wants.clone());
+                    return Ok(LocalDiff(Inner::Whole(Box::new(whole))));
+                }
+                News::Commits(commits, revision) => {
+                    let ops = self.difference(&commits);
+                    self.follower.arrived(revision);
+                    if !ops.is_empty() {
+                        let ops = ops.into_iter().chain([Op::Sync]).collect::<Vec<_>>();
+                        return Ok(LocalDiff(Inner::Part(ops.into_iter())));
+                    }
+                }
+            }
+        }
+    }
+
+    fn difference(&mut self, commits: &[Arc<Commit>]) -> Vec<Op> {
+        let mut phases = Phases::default();
+        let changes = service_changes(commits);
+        let old = self.node.clone();
+        if let Some(node) = own_node(commits, &old.name) {
+            self.node = NodeContext::new(old.name.clone(), node.as_deref());
+        }
+        let new = &self.node;
+        let view = |state: Option<&Arc<ServiceState>>, node: &NodeContext| {
+            state.and_then(|state| service_view(state, node, &self.wants))
+        };
+        for (key, (before, after)) in &changes {
+            let (was, is) = (view(before.as_ref(), &old), view(after.as_ref(), new));
+            phases.add(key, was.as_ref(), is.as_ref());
+        }
+        // The node itself moved: everything has to be looked at, for this watcher alone.
+        if old != *new
+            && let Some(snapshot) = self.follower.cursor.store().snapshot()
+        {
+            for state in &snapshot.services {
+                if !changes.contains_key(&state.key) {
+                    let (was, is) = (view(Some(state), &old), view(Some(state), new));
+                    phases.add(&state.key, was.as_ref(), is.as_ref());
+                }
+            }
+        }
+        for change in object_changes(commits, |kind| self.wants.kinds.contains(&kind)) {
+            phases.add_object(match change {
+                (_, Some(object)) => Op::SetObject(object),
+                (Some(object), None) => Op::DeleteObject(object.object_ref()),
+                (None, None) => continue,
+            });
+        }
+        phases.into_ops()
+    }
+}
+
+/// The newest state of the watcher's own node, if a commit touched it.
+fn own_node(commits: &[Arc<Commit>], name: &str) -> Option<Option<Arc<Node>>> {
+    let touched =
+        commits.iter().flat_map(|commit| &commit.objects).rev().find(|delta| {
+            delta.object_ref.kind == Kind::Node && &*delta.object_ref.key.name == name
+        })?;
+    Some(match &touched.after {
+        Some(Object::Node(node)) => Some(Arc::clone(node)),
+        _ => None,
+    })
+}
+
+/// The operations of one difference, made one by one as they are taken.
+#[derive(Debug)]
+pub struct LocalDiff(Inner);
+
+#[derive(Debug)]
+enum Inner {
+    Part(std::vec::IntoIter<Op>),
+    Whole(Box<WholeView>),
+}
+
+impl Iterator for LocalDiff {
+    type Item = Op;
+
+    fn next(&mut self) -> Option<Op> {
+        match &mut self.0 {
+            Inner::Part(ops) => ops.next(),
+            Inner::Whole(whole) => whole.next(),
+        }
+    }
+}
+
+/// The whole view, service by service: a joining watcher of a large cluster never holds all of it.
+///
+/// Order as in every difference: services, named endpoints, anonymous endpoints, other objects. The
+/// second round makes each view again; only services that had anonymous endpoints take a third.
+#[derive(Debug)]
+struct WholeView {
+    snapshot: Arc<Snapshot>,
+    node: NodeContext,
+    wants: Wants,
+    round: Round,
+    index: usize,
+    pending: Vec<Op>,
+    with_anonymous: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    Reset,
+    Services,
+    Named,
+    Anonymous,
+    Objects,
+    Done,
+}
+
+impl WholeView {
+    fn new(snapshot: Arc<Snapshot>, node: NodeContext, wants: Wants) -> Self {
+        Self {
+            snapshot,
+            node,
+            wants,
+            round: Round::Reset,
+            index: 0,
+            pending: Vec::new(),
+            with_anonymous: Vec::new(),
+        }
+    }
+
+    fn view(&self, index: usize) -> Option<ServiceView> {
+        service_view(self.snapshot.services.get(index)?, &self.node, &self.wants)
+    }
+
+    fn begin(&mut self, round: Round) {
+        self.round = round;
+        self.index = 0;
+    }
+
+    /// Fills `pending`, whose last is next to go; returns false at the end.
+    fn fill(&mut self) -> bool {
+        let index = self.index;
+        self.index += 1;
+        match self.round {
+            Round::Reset => {
+                self.pending.push(Op::Reset);
+                self.begin(Round::Services);
+            }
+            Round::Services if index < self.snapshot.services.len() => {
+                self.pending.extend(self.view(index).map(|view| Op::SetService(view.service)));
+            }
+            Round::Services => self.begin(Round::Named),
+            Round::Named if index < self.snapshot.services.len() => {
+                if let Some(view) = self.view(index) {
+                    let named = view.endpoints.values().rev().filter(|it| it.is_named());
+                    self.pending.extend(named.map(|it| Op::SetEndpoint(Arc::clone(it))));
+                    if self.pending.len() < view.endpoints.len() {
+                        self.with_anonymous.push(index);
+                    }
+                }
+            }
+            Round::Named => self.begin(Round::Anonymous),
+            Round::Anonymous if index < self.with_anonymous.len() => {
+                if let Some(view) = self.view(self.with_anonymous[index]) {
+                    let anonymous = view.endpoints.values().rev().filter(|it| !it.is_named());
+                    self.pending.extend(anonymous.map(|it| Op::SetEndpoint(Arc::clone(it))));
+                }
+            }
+            Round::Anonymous => self.begin(Round::Objects),
+            Round::Objects if index < self.snapshot.objects.len() => {
+                let object = &self.snapshot.objects[index];
+                if self.wants.kinds.contains(&object.kind()) {
+                    self.pending.push(Op::SetObject(object.clone()));
+                }
+            }
+            Round::Objects => {
+                self.pending.push(Op::Sync);
+                self.begin(Round::Done);
+            }
+            Round::Done => return false,
+        }
+        true
+    }
+
+    fn next(&mut self) -> Option<Op> {
+        loop {
+            if let Some(op) = self.pending.pop() {
+                return Some(op);
+            }
+            if !self.fill() {
+                return None;
+            }
+        }
+    }
+}
+
+/// Follows the raw cluster.
+#[derive(Debug)]
+pub struct GlobalWatch {
+    follower: Follower,
+    kinds: std::collections::BTreeSet<Kind>,
+}
+
+impl GlobalWatch {
+    /// A watch of services, endpoints and nodes, and of objects of these kinds.
+    pub fn new(store: &Arc<Store>, kinds: std::collections::BTreeSet<Kind>) -> Self {
+        Self { follower: Follower::new(store), kinds }
+    }
+
+    /// As [`LocalWatch::next`], for the whole cluster.
+    pub async fn next(&mut self) -> Result<Box<dyn Iterator<Item = GlobalOp> + Send>, Ended> {
+        loop {
+            match self.follower.news().await? {
+                News::Whole(snapshot) => return Ok(Box::new(self.whole(snapshot))),
+                News::Commits(commits, revision) => {
+                    let ops = self.difference(&commits);
+                    self.follower.arrived(revision);
+                    if !ops.is_empty() {
+                        return Ok(Box::new(ops.into_iter().chain([GlobalOp::Sync])));
+                    }
+                }
+            }
+        }
+    }
+
+    fn whole(&self, snapshot: Arc<Snapshot>) -> impl Iterator<Item = GlobalOp> + Send + use<> {
+        let kinds = self.kinds.clone();
+        let objects = Arc::clone(&snapshot);
+        let objects = (0..objects.objects.len()).filter_map(move |index| {
+            let object = objects.objects[index].clone();
+            match object {
+                Object::Node(node) => Some(GlobalOp::SetNode(node)),
+                object if kinds.contains(&object.kind()) => Some(GlobalOp::SetObject(object)),
+                _ => None,
+            }
+        });
+        let services = (0..snapshot.services.len()).flat_map(move |index| {
+            let mut phases = GlobalPhases::default();
+            let state = &snapshot.services[index];
+            global_service_ops(&state.key, None, Some(state), &mut phases);
+            phases.into_ops()
+        });
+        [GlobalOp::Reset].into_iter().chain(objects).chain(services).chain([GlobalOp::Sync])
+    }
+
+    fn difference(&self, commits: &[Arc<Commit>]) -> Vec<GlobalOp> {
+        let mut phases = GlobalPhases::default();
+        let wanted = |kind| kind == Kind::Node || self.kinds.contains(&kind);
+        for change in object_changes(commits, wanted) {
+            phases.objects.push(match change {
+                (_, Some(Object::Node(node))) => GlobalOp::SetNode(node),
+                (Some(Object::Node(node)), None) => GlobalOp::DeleteNode(node.meta.key.clone()),
+                (_, Some(object)) => GlobalOp::SetObject(object),
+                (Some(object), None) => GlobalOp::DeleteObject(object.object_ref()),
+                (None, None) => continue,
+            });
+        }
+        for (key, (before, after)) in service_changes(commits) {
+            global_service_ops(&key, before.as_deref(), after.as_deref(), &mut phases);
+        }
+        phases.into_ops()
+    }
+}
