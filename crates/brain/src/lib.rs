@@ -27,11 +27,15 @@
 
 mod diff;
 mod global;
+pub mod identity;
+pub mod server;
 pub mod state;
 pub mod store;
 pub mod view;
 pub mod watch;
 
+pub use identity::{Authorizer, Identity};
+pub use server::ApiServer;
 pub use state::ServiceState;
 pub use store::{Revision, Snapshot, Store, StoreSize};
 pub use view::{NodeContext, ServiceView, Wants, service_view};

@@ -310,8 +310,8 @@ impl Inner {
                 }
             }
             ObjectChange::Delete(object_ref) => {
+                self.index_override(&object_ref, None, dirty);
                 if let Some(before) = self.objects.remove(&object_ref) {
-                    self.index_override(&object_ref, None, dirty);
                     objects.entry(object_ref).or_insert(Some(before));
                 }
             }
@@ -354,11 +354,11 @@ impl Inner {
         after: Option<&Object>,
         dirty: &mut BTreeSet<ObjectKey>,
     ) {
-        if let Some(Object::Override(old)) = self.objects.get(object_ref) {
-            if let Some(entry) = self.services.get_mut(&old.service) {
-                entry.overrides.remove(&object_ref.key);
-                dirty.insert(old.service.clone());
-            }
+        if let Some(Object::Override(old)) = self.objects.get(object_ref)
+            && let Some(entry) = self.services.get_mut(&old.service)
+        {
+            entry.overrides.remove(&object_ref.key);
+            dirty.insert(old.service.clone());
         }
         if let Some(Object::Override(new)) = after {
             let entry = self.services.entry(new.service.clone()).or_default();

@@ -3,18 +3,18 @@
 //! [`LocalWatch`] gives one node's view, [`GlobalWatch`] the raw cluster. Both are pulled: nothing is
 //! computed for a receiver until it asks, and whatever happened in between comes as one difference.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use telaio_model::{Kind, Node, Object, ObjectKey, Op};
+use telaio_api::global::GlobalOp;
+use telaio_model::{Kind, Object, ObjectKey, Op};
 use tokio::sync::watch;
 
 use crate::diff::Phases;
 use crate::global::{GlobalPhases, global_service_ops};
 use crate::state::ServiceState;
-use crate::store::{Commit, Cursor, Revision, Snapshot, Store};
+use crate::store::{Commit, Cursor, ObjectDelta, Revision, Snapshot, Store};
 use crate::view::{NodeContext, ServiceView, Wants, service_view};
-use telaio_api::global::GlobalOp;
 
 /// The store was dropped: there will never be another difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -100,6 +100,10 @@ impl Follower {
         }
     }
 
+    fn restart(&mut self) {
+        self.at = None;
+    }
+
     fn arrived(&mut self, revision: Revision) {
         self.at = Some(revision);
         self.cursor.move_to(revision);
@@ -122,8 +126,8 @@ impl LocalWatch {
     }
 
     /// Waits until the node's view differs from what was last given, and gives the difference: the
-    /// first time `Reset`, everything, `Sync`; then what changed and `Sync`. After having fallen too
-    /// far behind it begins with `Reset` again.
+    /// first time `Reset`, everything, `Sync`; then what changed and `Sync`. It begins with `Reset`
+    /// again when it has fallen too far behind, or when its node has moved to another zone.
     pub async fn next(&mut self) -> Result<LocalDiff, Ended> {
         loop {
             match self.follower.news().await? {
@@ -133,6 +137,7 @@ impl LocalWatch {
                     let whole = WholeView::new(snapshot, self.node.clone(), self.wants.clone());
                     return Ok(LocalDiff(Inner::Whole(Box::new(whole))));
                 }
+                News::Commits(commits, _) if self.node_moved(&commits) => self.follower.restart(),
                 News::Commits(commits, revision) => {
                     let ops = self.difference(&commits);
                     self.follower.arrived(revision);
@@ -145,31 +150,14 @@ impl LocalWatch {
         }
     }
 
-    fn difference(&mut self, commits: &[Arc<Commit>]) -> Vec<Op> {
+    fn difference(&self, commits: &[Arc<Commit>]) -> Vec<Op> {
         let mut phases = Phases::default();
-        let changes = service_changes(commits);
-        let old = self.node.clone();
-        if let Some(node) = own_node(commits, &old.name) {
-            self.node = NodeContext::new(old.name.clone(), node.as_deref());
-        }
-        let new = &self.node;
-        let view = |state: Option<&Arc<ServiceState>>, node: &NodeContext| {
-            state.and_then(|state| service_view(state, node, &self.wants))
+        let view = |state: Option<&Arc<ServiceState>>| {
+            state.and_then(|state| service_view(state, &self.node, &self.wants))
         };
-        for (key, (before, after)) in &changes {
-            let (was, is) = (view(before.as_ref(), &old), view(after.as_ref(), new));
+        for (key, (before, after)) in &service_changes(commits) {
+            let (was, is) = (view(before.as_ref()), view(after.as_ref()));
             phases.add(key, was.as_ref(), is.as_ref());
-        }
-        // The node itself moved: everything has to be looked at, for this watcher alone.
-        if old != *new
-            && let Some(snapshot) = self.follower.cursor.store().snapshot()
-        {
-            for state in &snapshot.services {
-                if !changes.contains_key(&state.key) {
-                    let (was, is) = (view(Some(state), &old), view(Some(state), new));
-                    phases.add(&state.key, was.as_ref(), is.as_ref());
-                }
-            }
         }
         for change in object_changes(commits, |kind| self.wants.kinds.contains(&kind)) {
             phases.add_object(match change {
@@ -180,18 +168,22 @@ impl LocalWatch {
         }
         phases.into_ops()
     }
-}
 
-/// The newest state of the watcher's own node, if a commit touched it.
-fn own_node(commits: &[Arc<Commit>], name: &str) -> Option<Option<Arc<Node>>> {
-    let touched =
-        commits.iter().flat_map(|commit| &commit.objects).rev().find(|delta| {
-            delta.object_ref.kind == Kind::Node && &*delta.object_ref.key.name == name
-        })?;
-    Some(match &touched.after {
-        Some(Object::Node(node)) => Some(Arc::clone(node)),
-        _ => None,
-    })
+    /// Whether a commit gave the watcher's own node another zone: then every service may look
+    /// different, and beginning anew is the whole answer.
+    fn node_moved(&self, commits: &[Arc<Commit>]) -> bool {
+        let own = |delta: &&ObjectDelta| {
+            delta.object_ref.kind == Kind::Node && delta.object_ref.key.name == self.node.name
+        };
+        let deltas = commits.iter().flat_map(|commit| &commit.objects);
+        deltas.rev().find(own).is_some_and(|delta| {
+            let node = match &delta.after {
+                Some(Object::Node(node)) => Some(&**node),
+                _ => None,
+            };
+            NodeContext::new(self.node.name.clone(), node) != self.node
+        })
+    }
 }
 
 /// The operations of one difference, made one by one as they are taken.
@@ -323,12 +315,12 @@ impl WholeView {
 #[derive(Debug)]
 pub struct GlobalWatch {
     follower: Follower,
-    kinds: std::collections::BTreeSet<Kind>,
+    kinds: BTreeSet<Kind>,
 }
 
 impl GlobalWatch {
     /// A watch of services, endpoints and nodes, and of objects of these kinds.
-    pub fn new(store: &Arc<Store>, kinds: std::collections::BTreeSet<Kind>) -> Self {
+    pub fn new(store: &Arc<Store>, kinds: BTreeSet<Kind>) -> Self {
         Self { follower: Follower::new(store), kinds }
     }
 
