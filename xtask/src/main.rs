@@ -1,1 +1,64 @@
-fn main(){}
+//! `cargo xtask`: the project's own commands.
+//!
+//! ```text
+//! cargo xtask test [--long] [--only SUITE]...    everything that is checked, in order
+//! cargo xtask bench brain [ARGS...]              the benchmarks of the brain
+//! ```
+//!
+//! What always holds: a suite that fails does not keep the others from running, every suite's time is
+//! printed, and the exit code is non-zero when any failed. What the suites need and the machine lacks
+//! is installed first, by name and in a pinned version.
+
+mod exec;
+mod install;
+mod suites;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+const USAGE: &str = "\
+Usage: cargo xtask COMMAND
+
+Commands:
+  test [--long] [--only SUITE]...   install what is missing, then run the suites
+  bench brain [ARGS...]             run the brain's benchmarks (arguments go to the program)
+
+Suites: ";
+
+fn main() -> ExitCode {
+    match run(std::env::args().skip(1).collect()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the command; `false` means that it ran and something it checked does not hold.
+fn run(args: Vec<String>) -> Result<bool> {
+    let mut args = args.into_iter();
+    match args.next().as_deref() {
+        Some("test") => suites::test(&suites::Selection::parse(args)?),
+        Some("bench") => bench(args),
+        Some("help" | "--help" | "-h") | None => {
+            println!("{USAGE}{}", suites::names().join(", "));
+            Ok(true)
+        }
+        Some(other) => {
+            bail!("there is no command {other:?}\n\n{USAGE}{}", suites::names().join(", "))
+        }
+    }
+}
+
+fn bench(mut args: impl Iterator<Item = String>) -> Result<bool> {
+    match args.next().as_deref() {
+        Some("brain") => {
+            exec::cargo(["bench", "-p", "telaio-brain", "--bench", "brain", "--"]).args(args).run()
+        }
+        Some(other) => bail!("there is no benchmark {other:?}; there is: brain"),
+        None => bail!("name a benchmark; there is: brain"),
+    }
+}

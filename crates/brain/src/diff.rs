@@ -1,10 +1,18 @@
-//! From two views of a service to the operations that lead from one to the other.
+//! From two states of a service to the operations that lead one node's view from one to the other.
+//!
+//! Most nodes see a service alike: a view depends on the node only through its zone, unless an
+//! endpoint runs on the node or is hinted for it. So a change is worked out once per zone and shared
+//! by all watchers that see it alike; a service of a thousand endpoints costs a thousand watchers
+//! little more than one.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use telaio_model::{EndpointRef, ObjectKey, Op};
 
-use crate::view::ServiceView;
+use crate::state::ServiceState;
+use crate::view::{NodeContext, ServiceView, Wants, service_view};
 
 /// The operations of one difference, gathered service by service and sent in KPNG's order: services
 /// set, anonymous endpoints deleted, named endpoints set, named deleted, anonymous set, services
@@ -21,13 +29,21 @@ pub(crate) struct Phases {
 }
 
 impl Phases {
-    /// Adds what leads from `before` to `after`.
-    pub(crate) fn add(
-        &mut self,
+    /// What leads a node's view of one service from one state to another.
+    pub(crate) fn between(
         key: &ObjectKey,
-        before: Option<&ServiceView>,
-        after: Option<&ServiceView>,
-    ) {
+        before: Option<&ServiceState>,
+        after: Option<&ServiceState>,
+        node: &NodeContext,
+        wants: &Wants,
+    ) -> Self {
+        let view = |state: Option<&ServiceState>| service_view(state?, node, wants);
+        let mut phases = Self::default();
+        phases.add(key, view(before).as_ref(), view(after).as_ref());
+        phases
+    }
+
+    fn add(&mut self, key: &ObjectKey, before: Option<&ServiceView>, after: Option<&ServiceView>) {
         match (before, after) {
             (_, Some(new)) if before.is_none_or(|old| old.service != new.service) => {
                 self.services_set.push(Op::SetService(new.service.clone()));
@@ -36,9 +52,7 @@ impl Phases {
             _ => {}
         }
         for (id, old) in before.iter().flat_map(|view| &view.endpoints) {
-            let stays = after.and_then(|view| view.endpoints.get(id));
-            // An endpoint that turns from a pod's into an anonymous one keeps neither order nor name.
-            if stays.is_none() {
+            if after.is_none_or(|view| !view.endpoints.contains_key(id)) {
                 let list = if old.is_named() {
                     &mut self.named_deleted
                 } else {
@@ -57,6 +71,17 @@ impl Phases {
         }
     }
 
+    /// Adds the operations of another service.
+    pub(crate) fn append(&mut self, other: &Self) {
+        self.services_set.extend_from_slice(&other.services_set);
+        self.anonymous_deleted.extend_from_slice(&other.anonymous_deleted);
+        self.named_set.extend_from_slice(&other.named_set);
+        self.named_deleted.extend_from_slice(&other.named_deleted);
+        self.anonymous_set.extend_from_slice(&other.anonymous_set);
+        self.services_deleted.extend_from_slice(&other.services_deleted);
+        self.objects.extend_from_slice(&other.objects);
+    }
+
     /// Adds an operation on an object of another kind.
     pub(crate) fn add_object(&mut self, op: Op) {
         self.objects.push(op);
@@ -72,5 +97,69 @@ impl Phases {
         ops.extend(self.services_deleted);
         ops.extend(self.objects);
         ops
+    }
+}
+
+/// Nodes that see a service alike, as far as it is none of their own.
+type Class = (Option<Arc<str>>, bool, bool);
+
+/// How many classes are remembered for one change; with more zones than that, each works for itself.
+const CLASSES_MAX: usize = 64;
+
+/// One service before and after a commit.
+#[derive(Debug)]
+pub struct ServiceDelta {
+    /// The service.
+    pub key: ObjectKey,
+    /// What it was.
+    pub before: Option<Arc<ServiceState>>,
+    /// What it is.
+    pub after: Option<Arc<ServiceState>>,
+    /// Nodes that an endpoint runs on or is hinted for, before or after.
+    concerned: OnceLock<HashSet<Arc<str>>>,
+    shared: Mutex<Vec<(Class, Arc<Phases>)>>,
+}
+
+impl ServiceDelta {
+    /// A change from one state to another.
+    pub(crate) fn new(
+        key: ObjectKey,
+        before: Option<Arc<ServiceState>>,
+        after: Option<Arc<ServiceState>>,
+    ) -> Self {
+        Self { key, before, after, concerned: OnceLock::new(), shared: Mutex::default() }
+    }
+
+    /// What the change means for a node, worked out once for all that see it alike.
+    pub(crate) fn phases(&self, node: &NodeContext, wants: &Wants) -> Arc<Phases> {
+        let work = || {
+            let (before, after) = (self.before.as_deref(), self.after.as_deref());
+            Arc::new(Phases::between(&self.key, before, after, node, wants))
+        };
+        if self.concerned.get_or_init(|| self.find_concerned()).contains(&node.name) {
+            return work();
+        }
+        let class = (node.zone.clone(), wants.serving_endpoints, wants.all_services);
+        // Held while it is worked out: the others would only do the same work beside it.
+        let mut shared = self.shared.lock();
+        if let Some((_, phases)) = shared.iter().find(|(known, _)| *known == class) {
+            return Arc::clone(phases);
+        }
+        let phases = work();
+        if shared.len() < CLASSES_MAX {
+            shared.push((class, Arc::clone(&phases)));
+        }
+        phases
+    }
+
+    fn find_concerned(&self) -> HashSet<Arc<str>> {
+        let states = self.before.iter().chain(&self.after);
+        let endpoints = states.flat_map(|state| &state.slices).flat_map(|slice| &slice.endpoints);
+        let mut nodes = HashSet::new();
+        for endpoint in endpoints {
+            nodes.extend(endpoint.node.clone());
+            nodes.extend(endpoint.hints.iter().flat_map(|hints| hints.nodes.iter().cloned()));
+        }
+        nodes
     }
 }

@@ -19,6 +19,7 @@ use telaio_model::{
 };
 use tokio::sync::watch;
 
+pub use crate::diff::ServiceDelta;
 use crate::state::ServiceState;
 
 /// A number that grows by one with each change of the state.
@@ -27,17 +28,6 @@ pub type Revision = u64;
 /// How many changes are kept for watchers that are behind, at least; a cluster with more services
 /// keeps one for each.
 pub const LOG_CHANGES_MAX: usize = 16_384;
-
-/// One service before and after a commit.
-#[derive(Debug)]
-pub struct ServiceDelta {
-    /// The service.
-    pub key: ObjectKey,
-    /// What it was.
-    pub before: Option<Arc<ServiceState>>,
-    /// What it is.
-    pub after: Option<Arc<ServiceState>>,
-}
 
 /// One object of another kind before and after a commit.
 #[derive(Debug)]
@@ -384,7 +374,7 @@ impl Inner {
             if entry.is_empty() {
                 self.services.remove(&key);
             }
-            services.push(ServiceDelta { key, before, after });
+            services.push(ServiceDelta::new(key, before, after));
         }
         let objects: Vec<ObjectDelta> = objects
             .into_iter()

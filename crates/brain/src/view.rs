@@ -355,18 +355,21 @@ fn local_endpoint(
     id: Arc<str>,
 ) -> LocalEndpoint {
     let endpoint = candidate.endpoint;
-    let ports = candidate.ports.iter().map(|(index, port, scopes)| LocalEndpointPort {
+    let port = |(index, port, scopes): &(usize, u16, Scopes)| LocalEndpointPort {
         name: service.ports[*index].name.clone(),
         port: *port,
         scopes: *scopes,
-    });
+    };
+    let mut ports: Vec<_> = candidate.ports.iter().map(port).collect();
+    // In the order that ports from two slices are joined in, so that they compare.
+    ports.sort_unstable();
     LocalEndpoint {
         key: EndpointRef { service: state.key.clone(), id },
         pod: endpoint.pod.clone(),
         hostname: endpoint.hostname.clone(),
         ips: vec![endpoint.address],
         local: candidate.is_local,
-        ports: ports.collect(),
+        ports,
         unlisted_ports: None,
         conditions: endpoint.conditions,
         weight: if candidate.drained { 0 } else { candidate.weight },

@@ -10,9 +10,8 @@ use telaio_api::global::GlobalOp;
 use telaio_model::{Kind, Object, ObjectKey, Op};
 use tokio::sync::watch;
 
-use crate::diff::Phases;
+use crate::diff::{Phases, ServiceDelta};
 use crate::global::{GlobalPhases, global_service_ops};
-use crate::state::ServiceState;
 use crate::store::{Commit, Cursor, ObjectDelta, Revision, Snapshot, Store};
 use crate::view::{NodeContext, ServiceView, Wants, service_view};
 
@@ -21,16 +20,13 @@ use crate::view::{NodeContext, ServiceView, Wants, service_view};
 #[error("the store has ended")]
 pub struct Ended;
 
-/// Every service that changed between two revisions: what it was at the first, what it is at the last.
-type ServiceChanges = BTreeMap<ObjectKey, (Option<Arc<ServiceState>>, Option<Arc<ServiceState>>)>;
-
-fn service_changes(commits: &[Arc<Commit>]) -> ServiceChanges {
-    let mut changes = ServiceChanges::new();
+/// Every service that changed between two revisions: its first change and its last.
+fn service_changes(
+    commits: &[Arc<Commit>],
+) -> BTreeMap<&ObjectKey, (&ServiceDelta, &ServiceDelta)> {
+    let mut changes = BTreeMap::new();
     for delta in commits.iter().flat_map(|commit| &commit.services) {
-        changes
-            .entry(delta.key.clone())
-            .and_modify(|(_, after)| after.clone_from(&delta.after))
-            .or_insert_with(|| (delta.before.clone(), delta.after.clone()));
+        changes.entry(&delta.key).and_modify(|(_, last)| *last = delta).or_insert((delta, delta));
     }
     changes
 }
@@ -152,12 +148,13 @@ impl LocalWatch {
 
     fn difference(&self, commits: &[Arc<Commit>]) -> Vec<Op> {
         let mut phases = Phases::default();
-        let view = |state: Option<&Arc<ServiceState>>| {
-            state.and_then(|state| service_view(state, &self.node, &self.wants))
-        };
-        for (key, (before, after)) in &service_changes(commits) {
-            let (was, is) = (view(before.as_ref()), view(after.as_ref()));
-            phases.add(key, was.as_ref(), is.as_ref());
+        for (key, (first, last)) in service_changes(commits) {
+            if std::ptr::eq(first, last) {
+                phases.append(&last.phases(&self.node, &self.wants));
+            } else {
+                let (before, after) = (first.before.as_deref(), last.after.as_deref());
+                phases.append(&Phases::between(key, before, after, &self.node, &self.wants));
+            }
         }
         for change in object_changes(commits, |kind| self.wants.kinds.contains(&kind)) {
             phases.add_object(match change {
@@ -372,8 +369,8 @@ impl GlobalWatch {
                 (None, None) => continue,
             });
         }
-        for (key, (before, after)) in service_changes(commits) {
-            global_service_ops(&key, before.as_deref(), after.as_deref(), &mut phases);
+        for (key, (first, last)) in service_changes(commits) {
+            global_service_ops(key, first.before.as_deref(), last.after.as_deref(), &mut phases);
         }
         phases.into_ops()
     }

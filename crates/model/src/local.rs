@@ -127,10 +127,10 @@ pub struct LocalService {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub headless: bool,
     /// Its cluster addresses.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "clusterIPs", default, skip_serializing_if = "Vec::is_empty")]
     pub cluster_ips: Vec<IpAddr>,
     /// Further addresses that this node answers for.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "externalIPs", default, skip_serializing_if = "Vec::is_empty")]
     pub external_ips: Vec<IpAddr>,
     /// The load balancer's addresses that this node answers for.
     #[serde(rename = "loadBalancerIPs", default, skip_serializing_if = "Vec::is_empty")]

@@ -199,12 +199,13 @@ pub struct Service {
 }
 
 impl Service {
-    /// Whether a service proxy has to do with it: not headless, not a mere name, and not given to
-    /// another proxy by label.
+    /// Whether a service proxy has to do with it: not headless, by address or by label, not a mere
+    /// name, and not given to another proxy by label.
     pub fn is_proxied(&self) -> bool {
         !self.headless
             && self.service_type != ServiceType::ExternalName
             && !self.meta.labels.contains_key(LABEL_PROXY_NAME)
+            && !self.meta.labels.contains_key(LABEL_HEADLESS)
             && !self.cluster_ips.is_empty()
     }
 

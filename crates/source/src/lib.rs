@@ -10,7 +10,9 @@
 //!   object stands;
 //! - `synced` is true from the batch on that completes the first full state, even an empty one.
 
+pub mod brain;
 pub mod intern;
+pub mod kube;
 pub mod manifest;
 mod spec;
 mod status;

@@ -25,7 +25,9 @@ pub enum SpecError {
     #[error("dir: needs a path, as in dir:/etc/telaio/manifests")]
     NoPath,
     /// A brain source without a usable URL.
-    #[error("brain: needs an http or https URL, as in brain:https://brain.example:12090, not {0:?}")]
+    #[error(
+        "brain: needs an http or https URL, as in brain:https://brain.example:12090, not {0:?}"
+    )]
     BadUrl(String),
 }
 
@@ -33,17 +35,22 @@ impl FromStr for SourceSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        let (kind, rest) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
+        let (kind, rest) =
+            text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
         match (kind, rest) {
             ("kube", None | Some("")) => Ok(Self::Kube(None)),
             ("kube", Some(path)) => Ok(Self::Kube(Some(path.into()))),
             ("dir", None | Some("")) => Err(SpecError::NoPath),
             ("dir", Some(path)) => Ok(Self::Dir(path.into())),
             ("brain", Some(url)) => {
-                let valid = url
-                    .parse::<http::Uri>()
-                    .is_ok_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some());
-                if valid { Ok(Self::Brain(url.to_owned())) } else { Err(SpecError::BadUrl(url.to_owned())) }
+                let valid = url.parse::<http::Uri>().is_ok_and(|uri| {
+                    matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
+                });
+                if valid {
+                    Ok(Self::Brain(url.to_owned()))
+                } else {
+                    Err(SpecError::BadUrl(url.to_owned()))
+                }
             }
             _ => Err(SpecError::Unknown(text.to_owned())),
         }

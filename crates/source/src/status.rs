@@ -36,7 +36,7 @@ impl fmt::Display for Problem {
 }
 
 /// How many problems are kept; the count goes on.
-pub const PROBLEMS_MAX: usize = 1_000;
+const PROBLEMS_MAX: usize = 1_000;
 
 #[derive(Debug, Default)]
 struct Inner {

@@ -1,1 +1,6 @@
-//! x
+//! What Telaio's tests stand on. Nothing of this is ever part of the binary.
+//!
+//! [`apiserver`] is a Kubernetes API server small enough to start in a test and honest enough to
+//! test a client with: real HTTP, real watches, and faults on demand.
+
+pub mod apiserver;

@@ -1,0 +1,539 @@
+//! Whatever happens in whatever order, everybody who follows ends with the same state.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use support::arbitrary::{NODES, any_changes, config};
+use support::follower::Follower;
+use support::reference::{Cluster, read_view};
+use support::*;
+use telaio_api::global::{GlobalEndpoint, GlobalEndpointKey, GlobalOp};
+use telaio_brain::store::LOG_CHANGES_MAX;
+use telaio_brain::{GlobalWatch, LocalWatch, Store, Wants};
+use telaio_model::{
+    Batch, Kind, LocalEndpoint, Node, Object, ObjectChange, ObjectKey, ObjectRef, Op, Service,
+};
+
+/// What may happen to a store and its followers.
+#[derive(Debug, Clone)]
+enum Step {
+    Apply(Vec<ObjectChange>),
+    Time(i64),
+    /// Somebody begins to follow.
+    Join(&'static str, Wants),
+    /// One of them asks.
+    Pull(Index),
+    /// One of them asks, and the cluster changes while it takes the answer.
+    PullDuring(Index, Vec<ObjectChange>, usize),
+    /// One of them goes.
+    Leave(Index),
+}
+
+fn any_wants() -> impl Strategy<Value = Wants> {
+    let kinds = select(vec![
+        BTreeSet::new(),
+        [Kind::Ingress, Kind::Namespace, Kind::Node, Kind::Override].into(),
+    ]);
+    (any::<bool>(), any::<bool>(), kinds).prop_map(|(serving_endpoints, all_services, kinds)| {
+        Wants { serving_endpoints, all_services, kinds }
+    })
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => any_changes().prop_map(Step::Apply),
+        1 => (0..8_i64).prop_map(Step::Time),
+        2 => (select(NODES.to_vec()), any_wants()).prop_map(|(node, wants)| Step::Join(node, wants)),
+        6 => any::<Index>().prop_map(Step::Pull),
+        2 => (any::<Index>(), any_changes(), 0..4_usize)
+            .prop_map(|(who, changes, after)| Step::PullDuring(who, changes, after)),
+        1 => any::<Index>().prop_map(Step::Leave),
+    ]
+}
+
+fn any_steps() -> impl Strategy<Value = Vec<Step>> {
+    proptest::collection::vec(any_step(), 1..24)
+}
+
+struct Watcher {
+    node: &'static str,
+    wants: Wants,
+    watch: LocalWatch,
+    has: Follower,
+}
+
+impl Watcher {
+    fn new(store: &Arc<Store>, node: &'static str, wants: Wants) -> Self {
+        let watch = LocalWatch::new(store, node, wants.clone());
+        Self { node, wants, watch, has: Follower::default() }
+    }
+}
+
+/// A complete batch.
+fn batch(changes: Vec<ObjectChange>) -> Batch {
+    Batch { changes, synced: true }
+}
+
+/// What somebody has who begins now.
+fn fresh(store: &Arc<Store>, node: &'static str, wants: Wants) -> Follower {
+    let mut watcher = Watcher::new(store, node, wants);
+    assert!(watcher.has.pull(&mut watcher.watch), "a complete store answers at once");
+    watcher.has
+}
+
+/// Plays the steps; returns the store, the cluster as it should be, and the followers.
+fn play(steps: Vec<Step>) -> (Arc<Store>, Cluster, Vec<Watcher>) {
+    let store = Store::new();
+    store.apply(batch(vec![]));
+    let mut cluster = Cluster::default();
+    let mut watchers: Vec<Watcher> = Vec::new();
+    let mut apply = |cluster: &mut Cluster, changes: Vec<ObjectChange>| {
+        cluster.apply(&changes);
+        store.apply(batch(changes));
+    };
+    for step in steps {
+        match step {
+            Step::Apply(changes) => apply(&mut cluster, changes),
+            Step::Time(now_s) => {
+                // Time does not go back.
+                cluster.now_s = cluster.now_s.max(now_s);
+                store.set_time(cluster.now_s);
+            }
+            Step::Join(node, wants) => watchers.push(Watcher::new(&store, node, wants)),
+            Step::Leave(_) | Step::Pull(_) | Step::PullDuring(..) if watchers.is_empty() => {}
+            Step::Leave(who) => _ = watchers.swap_remove(who.index(watchers.len())),
+            Step::Pull(who) => {
+                let index = who.index(watchers.len());
+                let watcher = &mut watchers[index];
+                watcher.has.pull(&mut watcher.watch);
+            }
+            Step::PullDuring(who, changes, after) => {
+                let index = who.index(watchers.len());
+                let watcher = &mut watchers[index];
+                let Some(diff) = watcher.watch.next().now_or_never() else { continue };
+                let mut diff = diff.unwrap();
+                let mut ops: Vec<Op> = diff.by_ref().take(after).collect();
+                apply(&mut cluster, changes);
+                ops.extend(diff);
+                watcher.has.replay(ops);
+            }
+        }
+    }
+    (store, cluster, watchers)
+}
+
+proptest! {
+    #![proptest_config(config(256))]
+
+    #[test]
+    fn whoever_follows_has_what_whoever_begins_now_gets(steps in any_steps()) {
+        let (store, _, watchers) = play(steps);
+        for mut watcher in watchers {
+            watcher.has.pull(&mut watcher.watch);
+            prop_assert!(!watcher.has.pull(&mut watcher.watch), "one answer was enough");
+            prop_assert_eq!(&watcher.has, &fresh(&store, watcher.node, watcher.wants));
+        }
+    }
+
+    #[test]
+    fn a_view_depends_on_what_there_is_and_not_on_what_was(
+        steps in any_steps(),
+        seed in any::<u64>(),
+        wants in any_wants(),
+        parts in 1..4_usize,
+    ) {
+        let (store, cluster, _) = play(steps);
+        let mut objects: Vec<Object> = cluster.objects.values().cloned().collect();
+        shuffle(&mut objects, seed);
+        let other = Store::new();
+        other.set_time(cluster.now_s);
+        for part in objects.chunks(objects.len().div_ceil(parts).max(1)) {
+            other.apply(set(part.iter().cloned()));
+        }
+        other.apply(batch(vec![]));
+        for node in NODES {
+            let wants = wants.clone();
+            prop_assert_eq!(fresh(&store, node, wants.clone()), fresh(&other, node, wants));
+        }
+        prop_assert_eq!(store.size().services, other.size().services);
+        prop_assert_eq!(store.size().endpoints, other.size().endpoints);
+        prop_assert_eq!(store.size().objects, other.size().objects);
+    }
+
+    #[test]
+    fn a_view_is_what_kube_proxy_would_decide(steps in any_steps()) {
+        let (store, cluster, _) = play(steps);
+        for node in NODES {
+            let view = fresh(&store, node, Wants::services());
+            let endpoints: Vec<_> = view.endpoints.values().cloned().collect();
+            let read = read_view(view.services.values(), &endpoints);
+            prop_assert_eq!(read, cluster.decisions(node));
+        }
+    }
+
+    #[test]
+    fn a_view_shows_no_more_than_it_must(steps in any_steps()) {
+        let (store, _, _) = play(steps);
+        for node in NODES {
+            let lean = fresh(&store, node, Wants::default());
+            let full = fresh(&store, node, Wants::services());
+            prop_assert_eq!(&lean.services, &full.services);
+            prop_assert!(lean.objects.is_empty());
+            let used = |it: &&Arc<LocalEndpoint>| it.scopes().internal || it.scopes().external;
+            prop_assert!(lean.endpoints.values().all(|it| used(&it)));
+            for endpoint in full.endpoints.values() {
+                prop_assert!(endpoint.conditions.serving || endpoint.scopes().any());
+                prop_assert_eq!(endpoint.local, endpoint.node.as_deref() == Some(node));
+            }
+            // Each address and port that serves traffic is in both.
+            let ports = |view: &Follower| -> BTreeSet<String> {
+                let used = view.endpoints.values().filter(used);
+                used.flat_map(|it| {
+                    let ports = it.ports.iter().filter(|port| port.scopes.internal || port.scopes.external);
+                    let pairs = ports.flat_map(|port| it.ips.iter().map(move |ip| (ip, port)));
+                    pairs.map(|(ip, port)| format!("{} {ip} {port:?}", it.key.service)).collect::<Vec<_>>()
+                })
+                .collect()
+            };
+            prop_assert_eq!(ports(&lean), ports(&full));
+        }
+    }
+
+    #[test]
+    fn whoever_follows_the_raw_cluster_has_what_whoever_begins_now_gets(
+        batches in proptest::collection::vec((any_changes(), any::<bool>()), 1..16),
+    ) {
+        let kinds: BTreeSet<Kind> = [Kind::Ingress, Kind::Override].into();
+        let store = Store::new();
+        store.apply(batch(vec![]));
+        let mut cluster = Cluster::default();
+        let mut watch = GlobalWatch::new(&store, kinds.clone());
+        let mut has = RawFollower::default();
+        for (changes, pull) in batches {
+            cluster.apply(&changes);
+            store.apply(batch(changes));
+            if pull {
+                has.pull(&mut watch);
+            }
+        }
+        has.pull(&mut watch);
+        prop_assert!(!has.pull(&mut watch));
+        let mut begun = RawFollower::default();
+        prop_assert!(begun.pull(&mut GlobalWatch::new(&store, kinds.clone())));
+        prop_assert_eq!(&has, &begun);
+
+        // And that is the cluster: every service, every address of every slice of a service.
+        let objects = |kind: Kind| cluster.objects.iter().filter(move |(it, _)| it.kind == kind);
+        prop_assert_eq!(has.services.len(), objects(Kind::Service).count());
+        prop_assert_eq!(has.nodes.len(), objects(Kind::Node).count());
+        let wanted = |it: &&ObjectRef| kinds.contains(&it.kind);
+        prop_assert_eq!(has.objects.len(), cluster.objects.keys().filter(wanted).count());
+        let slices = cluster.objects.values().filter_map(|object| match object {
+            Object::EndpointSlice(slice) if slice.service.is_some() => Some(slice),
+            _ => None,
+        });
+        prop_assert_eq!(has.endpoints.len(), slices.map(|slice| slice.endpoints.len()).sum::<usize>());
+    }
+}
+
+/// A fixed shuffle: the test's own seed decides, nothing else.
+fn shuffle<T>(items: &mut [T], mut seed: u64) {
+    for index in (1..items.len()).rev() {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        items.swap(index, usize::try_from(seed >> 33).unwrap() % (index + 1));
+    }
+}
+
+/// A receiver of the Global API.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct RawFollower {
+    services: BTreeMap<ObjectKey, Arc<Service>>,
+    endpoints: BTreeMap<GlobalEndpointKey, Arc<GlobalEndpoint>>,
+    nodes: BTreeMap<ObjectKey, Arc<Node>>,
+    objects: BTreeMap<ObjectRef, Object>,
+}
+
+impl RawFollower {
+    fn pull(&mut self, watch: &mut GlobalWatch) -> bool {
+        let Some(ops) = watch.next().now_or_never() else { return false };
+        let mut ops = ops.unwrap().peekable();
+        let is_reset = ops.next_if_eq(&GlobalOp::Reset).is_some();
+        if is_reset {
+            *self = Self::default();
+        }
+        let mut before_service = BTreeSet::new();
+        let mut count = 0;
+        loop {
+            match ops.next().expect("a difference ends with Sync") {
+                GlobalOp::Sync => break,
+                GlobalOp::Reset => panic!("Reset in the middle"),
+                GlobalOp::SetService(it) => put(&mut self.services, it.meta.key.clone(), it),
+                GlobalOp::DeleteService(key) => take(&mut self.services, &key),
+                GlobalOp::SetEndpoint(it) => {
+                    if !self.services.contains_key(&it.key.service) {
+                        before_service.insert(it.key.service.clone());
+                    }
+                    put(&mut self.endpoints, it.key.clone(), it);
+                }
+                GlobalOp::DeleteEndpoint(key) => take(&mut self.endpoints, &key),
+                GlobalOp::SetNode(it) => put(&mut self.nodes, it.meta.key.clone(), it),
+                GlobalOp::DeleteNode(key) => take(&mut self.nodes, &key),
+                GlobalOp::SetObject(it) => put(&mut self.objects, it.object_ref(), it),
+                GlobalOp::DeleteObject(it) => take(&mut self.objects, &it),
+            }
+            count += 1;
+        }
+        assert_eq!(ops.next(), None, "nothing follows Sync");
+        assert!(is_reset || count > 0, "a difference holds something");
+        for key in before_service {
+            assert!(!self.services.contains_key(&key), "an endpoint of {key} came before it");
+        }
+        true
+    }
+}
+
+fn put<K: Ord, V: PartialEq + std::fmt::Debug + Clone>(map: &mut BTreeMap<K, V>, key: K, value: V) {
+    let old = map.insert(key, value.clone());
+    assert!(old.as_ref() != Some(&value), "was so already: {value:?}");
+}
+
+fn take<K: Ord + std::fmt::Debug, V>(map: &mut BTreeMap<K, V>, key: &K) {
+    assert!(map.remove(key).is_some(), "was not there: {key:?}");
+}
+
+/// `default/web` with one ready endpoint at this address.
+fn web_at(address: &str) -> Object {
+    web_slice("web-1", vec![pod("p", address, "n1")]).into()
+}
+
+#[test]
+fn nobody_is_answered_before_the_state_is_complete() {
+    let store = Store::new();
+    let mut watch = LocalWatch::new(&store, "n1", Wants::default());
+    let mut raw = GlobalWatch::new(&store, BTreeSet::new());
+    assert!(store.snapshot().is_none());
+    store.apply(Batch { changes: vec![ObjectChange::Set(web().into())], synced: false });
+    assert!(watch.next().now_or_never().is_none());
+    assert!(raw.next().now_or_never().is_none());
+    assert!(store.snapshot().is_none());
+    store.apply(Batch { changes: vec![ObjectChange::Set(web_at("10.0.0.1"))], synced: true });
+    let mut has = Follower::default();
+    assert!(has.pull(&mut watch));
+    assert_eq!((has.services.len(), has.endpoints.len()), (1, 1));
+    assert!(RawFollower::default().pull(&mut raw));
+}
+
+#[test]
+fn an_empty_cluster_is_complete_too() {
+    let store = Store::new();
+    store.apply(batch(vec![]));
+    let mut watch = LocalWatch::new(&store, "n1", Wants::services());
+    let ops: Vec<Op> = watch.next().now_or_never().unwrap().unwrap().collect();
+    assert_eq!(ops, [Op::Reset, Op::Sync]);
+    assert!(watch.next().now_or_never().is_none());
+    let mut raw = GlobalWatch::new(&store, BTreeSet::new());
+    let ops: Vec<GlobalOp> = raw.next().now_or_never().unwrap().unwrap().collect();
+    assert_eq!(ops, [GlobalOp::Reset, GlobalOp::Sync]);
+}
+
+#[test]
+fn what_changes_nothing_makes_no_revision() {
+    let store = Store::new();
+    store.apply(set([web().into(), web_at("10.0.0.1"), node("n1", Some("z1")).into()]));
+    let revision = store.revision();
+    assert_eq!(store.apply(set([web().into()])), None);
+    assert_eq!(store.apply(set([web_at("10.0.0.1"), node("n1", Some("z1")).into()])), None);
+    assert_eq!(store.apply(delete([ObjectRef::new(Kind::Service, key("nobody"))])), None);
+    assert_eq!(store.apply(set([web_at("10.0.0.2"), web_at("10.0.0.1")])), None);
+    assert_eq!(store.revision(), revision);
+}
+
+#[test]
+fn a_change_that_is_taken_back_before_it_is_asked_for_is_never_told() {
+    let store = Store::new();
+    store.apply(set([web().into(), web_at("10.0.0.1")]));
+    let mut watcher = Watcher::new(&store, "n1", Wants::default());
+    watcher.has.pull(&mut watcher.watch);
+    store.apply(set([web_at("10.0.0.2")]));
+    store.apply(set([web_at("10.0.0.1")]));
+    assert!(!watcher.has.pull(&mut watcher.watch));
+    store.apply(set([web_at("10.0.0.3")]));
+    assert!(watcher.has.pull(&mut watcher.watch));
+}
+
+#[test]
+fn a_slice_that_changes_hands_leaves_one_service_and_joins_the_other() {
+    let store = Store::new();
+    let ports = [slice_port("http", 80)];
+    let endpoints = || vec![pod("p", "10.0.0.1", "n1")];
+    store.apply(set([
+        service("a", "10.96.0.1").into(),
+        service("b", "10.96.0.2").into(),
+        slice("s", "a", &ports, endpoints()).into(),
+    ]));
+    let mut watcher = Watcher::new(&store, "n1", Wants::default());
+    watcher.has.pull(&mut watcher.watch);
+    store.apply(set([slice("s", "b", &ports, endpoints()).into()]));
+    assert!(watcher.has.pull(&mut watcher.watch));
+    let owners: Vec<_> = watcher.has.endpoints.keys().map(|it| it.service.clone()).collect();
+    assert_eq!(owners, [key("b")]);
+    store.apply(delete([ObjectRef::new(Kind::EndpointSlice, key("s"))]));
+    assert!(watcher.has.pull(&mut watcher.watch));
+    assert!(watcher.has.endpoints.is_empty());
+}
+
+#[test]
+fn a_node_that_moves_to_another_zone_gets_another_view() {
+    let store = Store::new();
+    let endpoints = vec![
+        pod("p", "10.0.0.1", "n2").for_zones(&["z1"]),
+        pod("q", "10.0.0.2", "n3").for_zones(&["z2"]),
+    ];
+    store.apply(set([
+        web().into(),
+        web_slice("web-1", endpoints).into(),
+        node("n1", Some("z1")).into(),
+        node("n2", Some("z1")).into(),
+    ]));
+    let pods = |watcher: &Watcher| -> Vec<String> {
+        watcher.has.endpoints.keys().map(|it| it.id.to_string()).collect()
+    };
+    let mut watcher = Watcher::new(&store, "n1", Wants::default());
+    watcher.has.pull(&mut watcher.watch);
+    assert_eq!(pods(&watcher), ["p"]);
+    store.apply(set([node("n1", Some("z2")).into()]));
+    assert!(watcher.has.pull(&mut watcher.watch));
+    assert_eq!(pods(&watcher), ["q"]);
+    store.apply(delete([ObjectRef::new(Kind::Node, ObjectKey::cluster("n1"))]));
+    assert!(watcher.has.pull(&mut watcher.watch));
+    assert_eq!(pods(&watcher), ["p", "q"]);
+    store.apply(set([node("n2", Some("z2")).into()]));
+    assert!(!watcher.has.pull(&mut watcher.watch), "another node's zone is not its own");
+}
+
+#[test]
+fn a_move_to_another_zone_and_a_change_at_once_are_both_told() {
+    let store = Store::new();
+    let hinted = |address: &str| -> Object {
+        web_slice("web-1", vec![
+            pod("p", address, "n2").for_zones(&["z1"]),
+            pod("q", "10.0.0.2", "n3").for_zones(&["z2"]),
+        ])
+        .into()
+    };
+    store.apply(set([web().into(), hinted("10.0.0.1"), node("n1", Some("z2")).into()]));
+    let mut watcher = Watcher::new(&store, "n1", Wants::default());
+    watcher.has.pull(&mut watcher.watch);
+    store.apply(set([hinted("10.0.0.9"), node("n1", Some("z1")).into()]));
+    assert!(watcher.has.pull(&mut watcher.watch));
+    assert_eq!(watcher.has, fresh(&store, "n1", Wants::default()));
+    let ips: Vec<_> = watcher.has.endpoints.values().flat_map(|it| it.ips.clone()).collect();
+    assert_eq!(ips, [ip("10.0.0.9")]);
+}
+
+#[test]
+fn asking_and_going_away_again_loses_nothing() {
+    let store = Store::new();
+    store.apply(set([web().into()]));
+    let mut watcher = Watcher::new(&store, "n1", Wants::default());
+    watcher.has.pull(&mut watcher.watch);
+    for _ in 0..3 {
+        assert!(watcher.watch.next().now_or_never().is_none());
+    }
+    store.apply(set([web_at("10.0.0.1")]));
+    assert!(watcher.has.pull(&mut watcher.watch));
+    assert_eq!(watcher.has.endpoints.len(), 1);
+}
+
+#[test]
+fn whoever_falls_too_far_behind_begins_anew_and_costs_no_more_than_the_bound() {
+    let store = Store::new();
+    store.apply(set([web().into()]));
+    let mut slow = Watcher::new(&store, "n1", Wants::default());
+    let mut quick = Watcher::new(&store, "n1", Wants::default());
+    let mut raw = GlobalWatch::new(&store, BTreeSet::new());
+    let mut raw_has = RawFollower::default();
+    slow.has.pull(&mut slow.watch);
+    quick.has.pull(&mut quick.watch);
+    raw_has.pull(&mut raw);
+    for round in 0..LOG_CHANGES_MAX + 100 {
+        let address = format!("10.0.{}.{}", round / 250 % 250, round % 250 + 1);
+        store.apply(set([web_at(&address)]));
+        assert!(store.size().log_changes <= LOG_CHANGES_MAX);
+        if round % 1_000 == 0 {
+            assert!(quick.has.pull(&mut quick.watch));
+        }
+    }
+    let ops: Vec<Op> = slow.watch.next().now_or_never().unwrap().unwrap().collect();
+    assert_eq!(ops[0], Op::Reset);
+    slow.has.replay(ops);
+    let ops: Vec<Op> = quick.watch.next().now_or_never().unwrap().unwrap().collect();
+    assert_ne!(ops[0], Op::Reset, "who keeps up is not made to begin anew");
+    quick.has.replay(ops);
+    raw_has.pull(&mut raw);
+    assert_eq!(slow.has, fresh(&store, "n1", Wants::default()));
+    assert_eq!(quick.has, slow.has);
+    assert_eq!(raw_has.endpoints.len(), 1);
+    store.apply(set([web_at("10.1.0.1")]));
+    assert!(slow.has.pull(&mut slow.watch));
+    assert_eq!(slow.has, fresh(&store, "n1", Wants::default()));
+}
+
+#[test]
+fn a_cluster_of_many_services_can_change_whole_without_anybody_beginning_anew() {
+    let store = Store::new();
+    let count = LOG_CHANGES_MAX + 1_000;
+    let named = |index: usize, label: &str| -> Object {
+        let address = format!("10.{}.{}.{}", 96 + index / 62_500, index / 250 % 250, index % 250);
+        service(&format!("s{index}"), &address).label("l", label).into()
+    };
+    store.apply(set((0..count).map(|index| named(index, "a"))));
+    let mut watcher = Watcher::new(&store, "n1", Wants::default());
+    watcher.has.pull(&mut watcher.watch);
+    for index in 0..count {
+        store.apply(set([named(index, "b")]));
+    }
+    assert!(store.size().log_changes <= count);
+    let ops: Vec<Op> = watcher.watch.next().now_or_never().unwrap().unwrap().collect();
+    assert_ne!(ops[0], Op::Reset);
+    assert_eq!(ops.len(), count + 1);
+}
+
+#[test]
+fn what_nobody_needs_is_not_kept() {
+    let store = Store::new();
+    store.apply(set([web().into()]));
+    store.apply(set([web_at("10.0.0.1")]));
+    assert_eq!(store.size().log_changes, 0, "nobody watches");
+    let waiting = LocalWatch::new(&store, "n1", Wants::default());
+    store.apply(set([web_at("10.0.0.2")]));
+    assert_eq!(store.size().log_changes, 0, "who has not begun needs no history");
+    let mut watcher = Watcher::new(&store, "n1", Wants::default());
+    watcher.has.pull(&mut watcher.watch);
+    store.apply(set([web_at("10.0.0.3")]));
+    assert!(store.size().log_changes > 0);
+    assert_eq!(store.size().watchers, 2);
+    drop((watcher, waiting));
+    assert_eq!(store.size().watchers, 0);
+    store.apply(set([web_at("10.0.0.4")]));
+    assert_eq!(store.size().log_changes, 0, "it went, and what was kept for it");
+}
+
+#[tokio::test]
+async fn a_watch_ends_with_its_store() {
+    let store = Store::new();
+    store.apply(batch(vec![]));
+    let mut watch = LocalWatch::new(&store, "n1", Wants::default());
+    let mut raw = GlobalWatch::new(&store, BTreeSet::new());
+    drop(watch.next().await.unwrap());
+    drop(raw.next().await.unwrap());
+    drop(store);
+    assert!(watch.next().await.is_err());
+    assert!(raw.next().await.is_err());
+}

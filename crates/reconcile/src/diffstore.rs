@@ -1,0 +1,285 @@
+//! What is wanted, what is applied, and the deltas between the two.
+//!
+//! KPNG's diff store. A cycle is: [`get`](DiffStore::get) or [`set`](DiffStore::set) what is wanted,
+//! end it with [`done`](DiffStore::done), act on [`changed`](DiffStore::changed) and
+//! [`deleted`](DiffStore::deleted), then [`reset`](DiffStore::reset).
+//!
+//! There are two ways to run a cycle:
+//! - **full**: touch everything that is wanted, then `done`: what was not touched is deleted;
+//! - **incremental**: `set` and [`delete`](DiffStore::delete) single keys, then
+//!   [`done_incremental`](DiffStore::done_incremental): what was not touched stays.
+//!
+//! What always holds:
+//! - Values are compared by content. Setting what is already applied is no delta, and neither is a
+//!   change that was taken back before it was applied.
+//! - A delta lives until it is applied. If applying failed, begin the next cycle with
+//!   [`reset_keeping_deltas`](DiffStore::reset_keeping_deltas): what is still true of them is there
+//!   again.
+//! - A value is stored once; only a delta holds two. Listing deltas costs O(deltas), in key order.
+//!
+//! ```
+//! use telaio_reconcile::DiffStore;
+//!
+//! let mut store = DiffStore::new();
+//! store.set("web", 80);
+//! store.set("dns", 53);
+//! store.done();
+//! assert_eq!(store.changed().map(|d| *d.key).collect::<Vec<_>>(), ["dns", "web"]);
+//! store.reset(); // both were applied
+//!
+//! // A full cycle: `dns` is not touched, so it goes.
+//! store.set("web", 8080);
+//! store.done();
+//! let web = store.changed().next().unwrap();
+//! assert_eq!((web.old, web.new), (Some(&80), Some(&8080)));
+//! assert_eq!(*store.deleted().next().unwrap().key, "dns");
+//!
+//! // Applying failed: the deltas stay. An incremental cycle takes one of them back.
+//! store.reset_keeping_deltas();
+//! store.set("web", 80);
+//! store.done_incremental();
+//! assert_eq!(store.changed().count(), 0);
+//! assert_eq!(store.deleted().count(), 1);
+//! ```
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use crate::patch::Operation;
+
+#[cfg(test)]
+mod tests;
+
+/// One difference between what is wanted and what is applied.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Delta<'a, K, V> {
+    /// What it is about.
+    pub key: &'a K,
+    /// What is applied; `None` if nothing is.
+    pub old: Option<&'a V>,
+    /// What is wanted; `None` if it has to go.
+    pub new: Option<&'a V>,
+}
+
+impl<K, V> Clone for Delta<'_, K, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K, V> Copy for Delta<'_, K, V> {}
+
+impl<K, V> Delta<'_, K, V> {
+    /// What has to be done about it.
+    pub fn operation(&self) -> Operation {
+        match (self.old, self.new) {
+            (None, Some(_)) => Operation::Create,
+            (Some(_), Some(_)) => Operation::Update,
+            (Some(_), None) => Operation::Delete,
+            (None, None) => Operation::NoOp,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Slot<V> {
+    value: V,
+    /// The cycle that touched it last.
+    cycle: u64,
+}
+
+/// A map of what is wanted that knows how it differs from what is applied. See the
+/// [module](self) for how a cycle runs.
+#[derive(Debug, Clone)]
+pub struct DiffStore<K, V> {
+    wanted: BTreeMap<K, Slot<V>>,
+    /// For each key where the two differ, what is applied. Never equal to what is wanted.
+    differing: BTreeMap<K, Option<V>>,
+    cycle: u64,
+    /// How many of `wanted` this cycle has touched; lets a full cycle without deletes skip the scan.
+    touched_count: usize,
+}
+
+impl<K, V> Default for DiffStore<K, V> {
+    fn default() -> Self {
+        Self { wanted: BTreeMap::new(), differing: BTreeMap::new(), cycle: 0, touched_count: 0 }
+    }
+}
+
+impl<K: Ord + Clone, V: Eq> DiffStore<K, V> {
+    /// An empty store: nothing is wanted and nothing is applied.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What is wanted at `key`; touches it, so that a full cycle keeps it.
+    pub fn get(&mut self, key: &K) -> Option<&V> {
+        let slot = self.wanted.get_mut(key)?;
+        if slot.cycle != self.cycle {
+            slot.cycle = self.cycle;
+            self.touched_count += 1;
+        }
+        Some(&slot.value)
+    }
+
+    /// What is wanted at `key`, without touching it.
+    pub fn peek(&self, key: &K) -> Option<&V> {
+        self.wanted.get(key).map(|slot| &slot.value)
+    }
+
+    /// What is applied at `key`.
+    pub fn applied(&self, key: &K) -> Option<&V> {
+        match self.differing.get(key) {
+            Some(applied) => applied.as_ref(),
+            None => self.peek(key),
+        }
+    }
+
+    /// Wants `value` at `key`, and touches it.
+    pub fn set(&mut self, key: K, value: V) {
+        let Some(slot) = self.wanted.get_mut(&key) else {
+            self.wanted.insert(key.clone(), Slot { value, cycle: self.cycle });
+            self.touched_count += 1;
+            self.note_difference(key, None);
+            return;
+        };
+        if slot.cycle != self.cycle {
+            slot.cycle = self.cycle;
+            self.touched_count += 1;
+        }
+        let same = slot.value == value;
+        let before = std::mem::replace(&mut slot.value, value);
+        if !same {
+            self.note_difference(key, Some(before));
+        }
+    }
+
+    /// Wants nothing at `key` any more. Says whether something was wanted.
+    pub fn delete(&mut self, key: &K) -> bool {
+        let Some((key, slot)) = self.wanted.remove_entry(key) else {
+            return false;
+        };
+        if slot.cycle == self.cycle {
+            self.touched_count -= 1;
+        }
+        self.note_difference(key, Some(slot.value));
+        true
+    }
+
+    /// What is wanted at `key` was `before` and is now something else. If the two agreed until now,
+    /// `before` is what is applied; if not, they may agree now.
+    fn note_difference(&mut self, key: K, before: Option<V>) {
+        let wanted = self.wanted.get(&key).map(|slot| &slot.value);
+        match self.differing.entry(key) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(before);
+            }
+            Entry::Occupied(occupied) => {
+                if occupied.get().as_ref() == wanted {
+                    occupied.remove();
+                }
+            }
+        }
+    }
+
+    /// Ends a full cycle: what it did not touch is deleted.
+    pub fn done(&mut self) {
+        if self.touched_count == self.wanted.len() {
+            return;
+        }
+        let untouched: Vec<K> = self
+            .wanted
+            .iter()
+            .filter(|(_, slot)| slot.cycle != self.cycle)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in &untouched {
+            self.delete(key);
+        }
+    }
+
+    /// Ends an incremental cycle: what it did not touch stays.
+    pub fn done_incremental(&mut self) {
+        self.begin_cycle();
+    }
+
+    /// Every delta, in key order.
+    pub fn deltas(&self) -> impl Iterator<Item = Delta<'_, K, V>> {
+        self.differing.iter().map(|(key, applied)| Delta {
+            key,
+            old: applied.as_ref(),
+            new: self.peek(key),
+        })
+    }
+
+    /// The deltas that create or update, in key order.
+    pub fn changed(&self) -> impl Iterator<Item = Delta<'_, K, V>> {
+        self.deltas().filter(|delta| delta.new.is_some())
+    }
+
+    /// The deltas that delete, in key order.
+    pub fn deleted(&self) -> impl Iterator<Item = Delta<'_, K, V>> {
+        self.deltas().filter(|delta| delta.new.is_none())
+    }
+
+    /// Whether there is any delta, deletes included.
+    pub fn has_changes(&self) -> bool {
+        !self.differing.is_empty()
+    }
+
+    /// How many deltas there are.
+    pub fn delta_count(&self) -> usize {
+        self.differing.len()
+    }
+
+    /// Begins the next cycle; the deltas were applied.
+    pub fn reset(&mut self) {
+        self.differing.clear();
+        self.begin_cycle();
+    }
+
+    /// Begins the next cycle; the deltas were not applied and stay pending.
+    pub fn reset_keeping_deltas(&mut self) {
+        self.begin_cycle();
+    }
+
+    /// The delta at `key` was applied, whatever becomes of the others.
+    pub fn commit_key(&mut self, key: &K) {
+        self.differing.remove(key);
+    }
+
+    /// Takes `applied` as what is applied in truth, and works out every delta anew.
+    pub fn rebase(&mut self, applied: BTreeMap<K, V>) {
+        self.differing.clear();
+        for key in self.wanted.keys() {
+            if !applied.contains_key(key) {
+                self.differing.insert(key.clone(), None);
+            }
+        }
+        for (key, value) in applied {
+            if self.peek(&key) != Some(&value) {
+                self.differing.insert(key, Some(value));
+            }
+        }
+    }
+
+    /// Everything that is wanted, in key order.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.wanted.iter().map(|(key, slot)| (key, &slot.value))
+    }
+
+    /// How many keys are wanted.
+    pub fn len(&self) -> usize {
+        self.wanted.len()
+    }
+
+    /// Whether nothing is wanted.
+    pub fn is_empty(&self) -> bool {
+        self.wanted.is_empty()
+    }
+
+    fn begin_cycle(&mut self) {
+        self.cycle += 1;
+        self.touched_count = 0;
+    }
+}

@@ -1,0 +1,241 @@
+//! Makes a new connection cheap: after a reset only what differs goes on.
+//!
+//! A source that reconnects sends the whole state again. [`FilterReset`] knows what the sink behind
+//! it has and passes on only the difference; what was not sent again it deletes just before the
+//! `Sync`, endpoints before services. So the sink behind sees no reset and no gap, and a backend
+//! that acts on each op does not flap.
+//!
+//! What always holds:
+//! - At each `Sync` the sink behind has exactly the state that was sent.
+//! - No op is passed on that changes nothing, except `Sync`.
+//! - It keeps one `Arc` per object, none of the content.
+//!
+//! If the sink behind fails to take an op, what it has is not known any more. Then the next reset is
+//! passed on, and everything after it.
+//!
+//! ```
+//! use telaio_model::{ObjectKey, Op};
+//! use telaio_reconcile::kpng::{FilterReset, Sink, SinkError};
+//! # use std::sync::Arc;
+//! # use telaio_model::LocalService;
+//! # fn service(name: &str) -> Arc<LocalService> {
+//! #     let json = serde_json::json!({"namespace": "default", "name": name, "type": "ClusterIP"});
+//! #     Arc::new(serde_json::from_value(json).unwrap())
+//! # }
+//! # #[derive(Default)]
+//! # struct Recorder(Vec<Op>);
+//! # impl Sink for Recorder {
+//! #     fn setup(&mut self) -> Result<(), SinkError> { Ok(()) }
+//! #     fn wait_request(&mut self) -> Result<Arc<str>, SinkError> { Ok("node".into()) }
+//! #     fn reset(&mut self) -> Result<(), SinkError> { self.send(Op::Reset) }
+//! #     fn send(&mut self, op: Op) -> Result<(), SinkError> { self.0.push(op); Ok(()) }
+//! # }
+//!
+//! // `Recorder` is a sink that keeps the ops it gets.
+//! let mut sink = FilterReset::new(Recorder::default());
+//! for op in [Op::SetService(service("a")), Op::SetService(service("b")), Op::Sync] {
+//!     sink.send(op)?;
+//! }
+//! sink.inner_mut().0.clear();
+//!
+//! // The source reconnects; `b` is gone meanwhile.
+//! for op in [Op::Reset, Op::SetService(service("a")), Op::Sync] {
+//!     sink.send(op)?;
+//! }
+//! assert_eq!(sink.inner().0, [Op::DeleteService(ObjectKey::new("default", "b")), Op::Sync]);
+//! # Ok::<(), SinkError>(())
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use telaio_model::{EndpointRef, LocalEndpoint, LocalService, Object, ObjectKey, ObjectRef, Op};
+
+use crate::kpng::sink::{Sink, SinkError};
+
+#[cfg(test)]
+mod tests;
+
+/// What the sink behind has of one kind, and which of it was sent since the last reset.
+#[derive(Debug)]
+struct Known<K, V> {
+    items: BTreeMap<K, (V, u64)>,
+}
+
+impl<K: Ord + Clone, V: PartialEq> Known<K, V> {
+    fn new() -> Self {
+        Self { items: BTreeMap::new() }
+    }
+
+    /// Marks `key` as sent; says whether `value` is what the sink behind already has there.
+    fn touch(&mut self, key: &K, value: &V, round: u64) -> bool {
+        match self.items.get_mut(key) {
+            Some((known, sent_in)) if known == value => {
+                *sent_in = round;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn not_sent_in(&self, round: u64) -> Vec<K> {
+        let items = self.items.iter();
+        items.filter(|(_, (_, sent_in))| *sent_in != round).map(|(key, _)| key.clone()).collect()
+    }
+}
+
+/// A [`Sink`] before another that spares it what it already has. See the [module](self).
+#[derive(Debug)]
+pub struct FilterReset<S> {
+    inner: S,
+    services: Known<ObjectKey, Arc<LocalService>>,
+    endpoints: Known<EndpointRef, Arc<LocalEndpoint>>,
+    objects: Known<ObjectRef, Object>,
+    /// Counts the resets.
+    round: u64,
+    /// A reset came and its `Sync` did not yet.
+    resetting: bool,
+    /// The sink behind failed to take something: what it has is not known.
+    inner_unknown: bool,
+}
+
+impl<S: Sink> FilterReset<S> {
+    /// A filter before `inner`, which must have nothing yet.
+    pub fn new(inner: S) -> Self {
+        Self {
+            inner,
+            services: Known::new(),
+            endpoints: Known::new(),
+            objects: Known::new(),
+            round: 0,
+            resetting: false,
+            inner_unknown: false,
+        }
+    }
+
+    /// The sink behind.
+    pub fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    /// The sink behind.
+    pub fn inner_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    fn begin_round(&mut self) -> Result<(), SinkError> {
+        self.round += 1;
+        self.resetting = true;
+        if self.inner_unknown {
+            self.services.items.clear();
+            self.endpoints.items.clear();
+            self.objects.items.clear();
+            self.inner.send(Op::Reset)?;
+            self.inner_unknown = false;
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, op: Op) -> Result<(), SinkError> {
+        let outcome = self.inner.send(op);
+        self.inner_unknown |= outcome.is_err();
+        outcome
+    }
+
+    fn set_service(&mut self, service: Arc<LocalService>) -> Result<(), SinkError> {
+        if self.services.touch(&service.key, &service, self.round) {
+            return Ok(());
+        }
+        self.pass(Op::SetService(Arc::clone(&service)))?;
+        self.services.items.insert(service.key.clone(), (service, self.round));
+        Ok(())
+    }
+
+    fn set_endpoint(&mut self, endpoint: Arc<LocalEndpoint>) -> Result<(), SinkError> {
+        if self.endpoints.touch(&endpoint.key, &endpoint, self.round) {
+            return Ok(());
+        }
+        self.pass(Op::SetEndpoint(Arc::clone(&endpoint)))?;
+        self.endpoints.items.insert(endpoint.key.clone(), (endpoint, self.round));
+        Ok(())
+    }
+
+    fn set_object(&mut self, object: Object) -> Result<(), SinkError> {
+        let object_ref = object.object_ref();
+        if self.objects.touch(&object_ref, &object, self.round) {
+            return Ok(());
+        }
+        self.pass(Op::SetObject(object.clone()))?;
+        self.objects.items.insert(object_ref, (object, self.round));
+        Ok(())
+    }
+
+    fn delete_service(&mut self, key: ObjectKey) -> Result<(), SinkError> {
+        if self.services.items.remove(&key).is_some() {
+            self.pass(Op::DeleteService(key))?;
+        }
+        Ok(())
+    }
+
+    fn delete_endpoint(&mut self, key: EndpointRef) -> Result<(), SinkError> {
+        if self.endpoints.items.remove(&key).is_some() {
+            self.pass(Op::DeleteEndpoint(key))?;
+        }
+        Ok(())
+    }
+
+    fn delete_object(&mut self, object_ref: ObjectRef) -> Result<(), SinkError> {
+        if self.objects.items.remove(&object_ref).is_some() {
+            self.pass(Op::DeleteObject(object_ref))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes what was not sent again: what depends on others first.
+    fn end_round(&mut self) -> Result<(), SinkError> {
+        if !self.resetting {
+            return Ok(());
+        }
+        for key in self.endpoints.not_sent_in(self.round) {
+            self.delete_endpoint(key)?;
+        }
+        for key in self.services.not_sent_in(self.round) {
+            self.delete_service(key)?;
+        }
+        for object_ref in self.objects.not_sent_in(self.round) {
+            self.delete_object(object_ref)?;
+        }
+        self.resetting = false;
+        Ok(())
+    }
+}
+
+impl<S: Sink> Sink for FilterReset<S> {
+    fn setup(&mut self) -> Result<(), SinkError> {
+        self.inner.setup()
+    }
+
+    fn wait_request(&mut self) -> Result<Arc<str>, SinkError> {
+        self.inner.wait_request()
+    }
+
+    fn reset(&mut self) -> Result<(), SinkError> {
+        self.begin_round()
+    }
+
+    fn send(&mut self, op: Op) -> Result<(), SinkError> {
+        match op {
+            Op::Reset => self.begin_round(),
+            Op::SetService(service) => self.set_service(service),
+            Op::DeleteService(key) => self.delete_service(key),
+            Op::SetEndpoint(endpoint) => self.set_endpoint(endpoint),
+            Op::DeleteEndpoint(key) => self.delete_endpoint(key),
+            Op::SetObject(object) => self.set_object(object),
+            Op::DeleteObject(object_ref) => self.delete_object(object_ref),
+            Op::Sync => {
+                self.end_round()?;
+                self.inner.send(Op::Sync)
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Which files there are.
+//!
+//! Hidden entries are skipped; links are followed, to hidden targets too, as Kubernetes needs for
+//! mounted ConfigMaps. A directory is watched before it is listed, so nothing that comes later is
+//! missed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::links::entries_behind;
+use super::watch::Watches;
+use crate::Problem;
+use crate::manifest::Format;
+
+/// How deep directories may be nested, links included.
+const DEPTH_MAX: usize = 32;
+/// How many files are read; more is a wrong directory.
+const FILES_MAX: usize = 500_000;
+
+/// Whether an entry is skipped for its name.
+pub(super) fn is_hidden(name: &OsStr) -> bool {
+    name.as_encoded_bytes().first() == Some(&b'.')
+}
+
+/// By what a scan tells whether a file has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    size_bytes: u64,
+    modified: Option<SystemTime>,
+    /// Device, inode and the time of the last change to it, where there are such things.
+    identity: (u64, u64, i64, i64),
+}
+
+impl Stamp {
+    #[cfg(unix)]
+    fn of(metadata: &Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt as _;
+        Self {
+            size_bytes: metadata.len(),
+            modified: metadata.modified().ok(),
+            identity: (metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            size_bytes: metadata.len(),
+            modified: metadata.modified().ok(),
+            identity: (0, 0, 0, 0),
+        }
+    }
+}
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// Files that are new or may have changed.
+    pub(super) to_read: BTreeSet<PathBuf>,
+    /// Files that are no more.
+    pub(super) gone: BTreeSet<PathBuf>,
+    /// Paths that were looked at, with what is wrong with them.
+    pub(super) problems: BTreeMap<PathBuf, Vec<Problem>>,
+    /// The root is not there, so nothing is known about what it holds.
+    pub(super) root_missing: bool,
+}
+
+/// Knows the files below a root.
+pub(super) struct Scanner {
+    root: PathBuf,
+    watches: Watches,
+    /// Each directory with its real path.
+    dirs: BTreeMap<PathBuf, PathBuf>,
+    files: BTreeMap<PathBuf, Stamp>,
+    /// Paths with a problem of their own.
+    with_problems: BTreeSet<PathBuf>,
+}
+
+impl Scanner {
+    pub(super) fn new(root: PathBuf, watches: Watches) -> Self {
+        Self {
+            root,
+            watches,
+            dirs: BTreeMap::new(),
+            files: BTreeMap::new(),
+            with_problems: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn watches(&self) -> &Watches {
+        &self.watches
+    }
+
+    /// Looks at everything; files with an unchanged stamp are not read again.
+    pub(super) fn scan_all(&mut self) -> Findings {
+        self.scan([self.root.clone()], false)
+    }
+
+    /// Looks at these paths and what is below them; those that are files are read again in any case.
+    pub(super) fn scan_paths(&mut self, paths: impl IntoIterator<Item = PathBuf>) -> Findings {
+        self.scan(paths, true)
+    }
+
+    fn scan(&mut self, paths: impl IntoIterator<Item = PathBuf>, read_anyway: bool) -> Findings {
+        let mut findings = Findings::default();
+        let mut done: Option<PathBuf> = None;
+        if std::fs::metadata(&self.root).is_err() {
+            // Files that go together with the root are not deleted by anybody: it may come back.
+            self.look_at_root(&mut findings);
+            return findings;
+        }
+        for path in paths {
+            // Paths come in order: what is below the one before has just been looked at, except for
+            // files, which are to be read whatever their stamp says.
+            let below = done.as_ref().is_some_and(|done| path.starts_with(done));
+            if below && !self.files.contains_key(&path) {
+                continue;
+            }
+            let known = self.known_below(&path);
+            let mut seen = BTreeSet::new();
+            self.look(&path, read_anyway, &mut seen, &mut findings);
+            for gone in known.difference(&seen) {
+                self.forget(gone, &mut findings);
+            }
+            for mended in known {
+                if !findings.problems.contains_key(&mended) && self.with_problems.remove(&mended) {
+                    findings.problems.insert(mended, Vec::new());
+                }
+            }
+            if !below {
+                done = Some(path);
+            }
+        }
+        findings
+    }
+
+    /// The known files and directories at and below a path.
+    fn known_below(&self, path: &Path) -> BTreeSet<PathBuf> {
+        let from = || path.to_owned()..;
+        let files = self.files.range(from()).map(|(path, _)| path);
+        let dirs = self.dirs.range(from()).map(|(path, _)| path);
+        let problems = self.with_problems.range(from());
+        files
+            .take_while(|known| known.starts_with(path))
+            .chain(dirs.take_while(|known| known.starts_with(path)))
+            .chain(problems.take_while(|known| known.starts_with(path)))
+            .cloned()
+            .collect()
+    }
+
+    fn forget(&mut self, path: &Path, findings: &mut Findings) {
+        let real = self.dirs.remove(path);
+        self.watches.forget(path, real.as_deref());
+        if self.files.remove(path).is_some() {
+            findings.to_read.remove(path);
+            findings.gone.insert(path.to_owned());
+        }
+        if self.with_problems.remove(path) {
+            findings.problems.entry(path.to_owned()).or_default();
+        }
+    }
+
+    /// Notes that the root is not there, and waits for it.
+    fn look_at_root(&mut self, findings: &mut Findings) {
+        let root = self.root.clone();
+        self.watch_entries(&root);
+        let error = match std::fs::metadata(&root) {
+            // It has come meanwhile, of which there is a notice.
+            Ok(_) => "it was not there for a moment".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        findings.root_missing = true;
+        let message = format!("cannot be read: {error}; what was read before stands");
+        self.problem(&root, message, &mut BTreeSet::new(), findings);
+    }
+
+    /// Watches the links that a path is reached through.
+    fn watch_entries(&mut self, path: &Path) {
+        // What is found can change before it is watched; then there is something else to watch.
+        const TRIES_MAX: usize = 8;
+        for _ in 0..TRIES_MAX {
+            if !self.watches.watch_entries(path, entries_behind(path)) {
+                return;
+            }
+        }
+    }
+
+    /// Looks at one path.
+    fn look(
+        &mut self,
+        path: &Path,
+        read_anyway: bool,
+        seen: &mut BTreeSet<PathBuf>,
+        findings: &mut Findings,
+    ) {
+        let is_root = path == self.root;
+        let is_link = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
+        let is_manifest = is_root || Format::of(path).is_some();
+        if is_root || (is_link && (is_manifest || path.extension().is_none() || path.is_dir())) {
+            self.watch_entries(path);
+        }
+        match std::fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => self.look_into(path, seen, findings),
+            Ok(metadata) if metadata.is_file() && is_manifest => {
+                self.look_at_file(path, &metadata, read_anyway, seen, findings);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if is_link && is_manifest {
+                    let message = "is a link to something that is not there".to_owned();
+                    self.problem(path, message, seen, findings);
+                }
+            }
+            Err(error) if is_manifest => {
+                // What was read of it before stands.
+                self.problem(path, format!("cannot be read: {error}"), seen, findings);
+                seen.extend(self.known_below(path));
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    fn look_at_file(
+        &mut self,
+        path: &Path,
+        metadata: &Metadata,
+        read_anyway: bool,
+        seen: &mut BTreeSet<PathBuf>,
+        findings: &mut Findings,
+    ) {
+        let stamp = Stamp::of(metadata);
+        let known = self.files.get(path).copied();
+        if known.is_none() && self.files.len() >= FILES_MAX {
+            let message = format!("is not read: there are more than {FILES_MAX} files");
+            self.problem(&self.root.clone(), message, seen, findings);
+            return;
+        }
+        seen.insert(path.to_owned());
+        if read_anyway || known != Some(stamp) {
+            self.files.insert(path.to_owned(), stamp);
+            findings.to_read.insert(path.to_owned());
+        }
+    }
+
+    fn look_into(&mut self, path: &Path, seen: &mut BTreeSet<PathBuf>, findings: &mut Findings) {
+        let real = match path.canonicalize() {
+            Ok(real) => real,
+            Err(error) => {
+                self.problem(path, format!("cannot be read: {error}"), seen, findings);
+                return;
+            }
+        };
+        if self.leads_back(path, &real) {
+            tracing::warn!(path = %path.display(), "a link leads back to a directory that holds it");
+            return;
+        }
+        let below_root = path.strip_prefix(&self.root).map_or(0, |rest| rest.components().count());
+        if below_root > DEPTH_MAX {
+            let message = format!("is not read: directories are nested deeper than {DEPTH_MAX}");
+            self.problem(path, message, seen, findings);
+            return;
+        }
+        if let Some(before) = self.dirs.get(path).filter(|before| **before != real) {
+            self.watches.forget_listing(path, before);
+        }
+        self.watches.watch_listing(&real, path);
+        self.dirs.insert(path.to_owned(), real);
+        seen.insert(path.to_owned());
+        let names = match list(path) {
+            Ok(names) => names,
+            Err(error) => {
+                self.problem(path, format!("cannot be listed: {error}"), seen, findings);
+                seen.extend(self.known_below(path));
+                return;
+            }
+        };
+        for name in names {
+            self.look(&path.join(name), false, seen, findings);
+        }
+    }
+
+    /// Whether a directory is one of those above it, reached once more through a link.
+    fn leads_back(&self, path: &Path, real: &Path) -> bool {
+        path.ancestors().skip(1).any(|above| self.dirs.get(above).is_some_and(|dir| dir == real))
+    }
+
+    fn problem(
+        &mut self,
+        path: &Path,
+        message: String,
+        seen: &mut BTreeSet<PathBuf>,
+        findings: &mut Findings,
+    ) {
+        let origin = path.display().to_string();
+        let problem = Problem { origin, object: None, field: None, message };
+        findings.problems.entry(path.to_owned()).or_default().push(problem);
+        self.with_problems.insert(path.to_owned());
+        seen.insert(path.to_owned());
+    }
+}
+
+/// The names in a directory that are not hidden, in order.
+fn list(path: &Path) -> io::Result<BTreeSet<std::ffi::OsString>> {
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(path)? {
+        let name = entry?.file_name();
+        if !is_hidden(&name) {
+            names.insert(name);
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,203 @@
+//! The backend `view`: it prints the node view instead of programming it.
+//!
+//! For people who want to see, and for whoever writes the next backend: it is the smallest one that
+//! does everything a backend does. A sink takes the view's differences and leaves them in a map; the
+//! sync loop takes them from there, compiles the services concerned, and applies the difference. Only
+//! what "apply" does is special: it prints, one YAML document a sync.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use telaio_model::{ObjectKey, ServiceEndpoints};
+use telaio_reconcile::kpng::{
+    Backend, Changed, FilterReset, FlagError, FlagSpec, FlagValues, FullState, Sink, SinkError,
+    State,
+};
+use telaio_reconcile::target::compile_by_parts;
+use telaio_reconcile::{
+    ApplyError, Change, Observed, PartReconciler, PartialTarget, SyncHandle, SyncKind, SyncReport,
+    Syncer, Target, sync_loop,
+};
+
+use super::{BackendContext, SharedOutput};
+
+/// How long a sync that was asked for by name may take.
+const SYNC_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// One node's whole view, as it is printed.
+#[derive(Debug, Serialize)]
+pub(crate) struct NodeView<'a> {
+    pub(crate) node: &'a str,
+    pub(crate) services: Vec<&'a ServiceEndpoints>,
+}
+
+/// What one sync changed, as it is printed.
+#[derive(Debug, Default, Serialize)]
+struct ViewChange<'a> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    created: Vec<&'a ServiceEndpoints>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    updated: Vec<&'a ServiceEndpoints>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    deleted: Vec<String>,
+}
+
+type Services = BTreeMap<ObjectKey, ServiceEndpoints>;
+
+/// What changed and no sync has taken up yet: the newest of each service, `None` for one that is gone.
+/// Bounded by the number of services.
+type Pending = Arc<Mutex<BTreeMap<ObjectKey, Option<ServiceEndpoints>>>>;
+
+/// Prints services.
+struct ViewTarget {
+    output: SharedOutput,
+}
+
+impl Target for ViewTarget {
+    type Input = Services;
+    type Key = ObjectKey;
+    type Item = ServiceEndpoints;
+
+    fn compile(&self, input: &Services) -> BTreeMap<ObjectKey, ServiceEndpoints> {
+        compile_by_parts(self, input)
+    }
+
+    /// What was printed cannot be read back; so to begin with, and after an error, there is nothing.
+    fn observe(&mut self) -> Result<Observed<ObjectKey, ServiceEndpoints>, ApplyError> {
+        Ok(Observed::nothing())
+    }
+
+    fn apply(&mut self, changes: &[Change<ObjectKey, ServiceEndpoints>]) -> Result<(), ApplyError> {
+        let mut document = ViewChange::default();
+        for change in changes {
+            match change {
+                Change::Create { new, .. } => document.created.push(new),
+                Change::Update { new, .. } => document.updated.push(new),
+                Change::Delete { key, .. } => document.deleted.push(key.to_string()),
+            }
+        }
+        let text = serde_saphyr::to_string(&document)
+            .map_err(|error| ApplyError::Refused(error.to_string()))?;
+        let mut output = self.output.lock();
+        write!(output, "---\n{text}")
+            .and_then(|()| output.flush())
+            .map_err(|error| ApplyError::from_io("printing the view", error))
+    }
+}
+
+impl PartialTarget for ViewTarget {
+    type Part = ObjectKey;
+
+    fn parts(&self, input: &Services) -> Vec<ObjectKey> {
+        input.keys().cloned().collect()
+    }
+
+    fn compile_part(&self, input: &Services, part: &ObjectKey) -> Services {
+        input.get(part).map(|entry| (part.clone(), entry.clone())).into_iter().collect()
+    }
+}
+
+/// The view as the last sync left it, and what came since.
+struct ViewSyncer {
+    pending: Pending,
+    services: Services,
+    reconciler: PartReconciler<ViewTarget>,
+}
+
+impl Syncer for ViewSyncer {
+    fn sync(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
+        let pending = std::mem::take(&mut *self.pending.lock());
+        let mut changed = Vec::with_capacity(pending.len());
+        for (key, entry) in pending {
+            match entry {
+                Some(entry) => drop(self.services.insert(key.clone(), entry)),
+                None => drop(self.services.remove(&key)),
+            }
+            changed.push(key);
+        }
+        match kind {
+            // Nobody can change what was printed: there is no drift.
+            SyncKind::Changes | SyncKind::Drift => {
+                self.reconciler.reconcile_part(&changed, &self.services)
+            }
+            SyncKind::Full => self.reconciler.reconcile(&self.services),
+        }
+    }
+}
+
+/// The backend.
+pub(super) struct ViewBackend {
+    context: BackendContext,
+    pending: Pending,
+    syncs: Option<SyncHandle>,
+}
+
+impl ViewBackend {
+    /// Its name.
+    pub(super) const NAME: &str = "view";
+
+    pub(super) fn new(context: BackendContext) -> Self {
+        Self { context, pending: Pending::default(), syncs: None }
+    }
+
+    fn handle(&self) -> Result<&SyncHandle, SinkError> {
+        self.syncs.as_ref().ok_or_else(|| SinkError::Setup("not set up yet".into()))
+    }
+}
+
+impl Backend for ViewBackend {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn flags(&self) -> &'static [FlagSpec] {
+        &[]
+    }
+
+    fn bind_flags(&mut self, _: &FlagValues) -> Result<(), FlagError> {
+        Ok(())
+    }
+
+    fn setup(&mut self) -> Result<(), SinkError> {
+        let target = ViewTarget { output: Arc::clone(&self.context.output) };
+        let syncer = ViewSyncer {
+            pending: Arc::clone(&self.pending),
+            services: Services::new(),
+            reconciler: PartReconciler::new(target),
+        };
+        let handle = sync_loop::spawn("telaio-sync", self.context.pacing, syncer)
+            .map_err(|error| SinkError::Setup(format!("cannot start a thread: {error}")))?;
+        self.context.monitor.set_sync_loop(handle.clone());
+        self.syncs = Some(handle);
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        if let Some(handle) = &self.syncs {
+            handle.resync();
+        }
+    }
+
+    fn sync(&mut self) -> Result<(), SinkError> {
+        let handle = self.handle()?;
+        handle.resync();
+        if handle.wait_synced(SYNC_TIME_MAX) { Ok(()) } else { Err(SinkError::Closed) }
+    }
+
+    fn sink(self: Box<Self>) -> Box<dyn Sink> {
+        let Self { context, pending, syncs } = *self;
+        let take = move |state: &State, changed: &Changed| {
+            let handle = syncs.as_ref().ok_or_else(|| SinkError::Setup("not set up".into()))?;
+            let entries = changed.services.iter().map(|key| (key.clone(), state.get(key).cloned()));
+            pending.lock().extend(entries);
+            handle.notify();
+            Ok(())
+        };
+        Box::new(FilterReset::new(FullState::new(context.node, take)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,380 @@
+//! The command line: the one place where a setting is defined.
+//!
+//! Every option here is also a key of the configuration file (`min-sync-period`) and an environment
+//! variable (`TELAIO_MIN_SYNC_PERIOD`); [`settings`](crate::settings) derives both from clap's own
+//! description, so that a new option needs nothing but a field.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::BoolishValueParser;
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use ipnet::IpNet;
+use telaio_source::SourceSpec;
+
+use crate::logging::{LogFilter, LogFormat};
+use crate::plane::Plane;
+
+/// The admin API's default address: this machine only.
+pub(crate) const ADMIN_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
+
+/// One binary that weaves a node's whole network: pods, services and ingress.
+#[derive(Debug, Parser)]
+#[command(name = "telaio", version, propagate_version = false, max_term_width = 100)]
+#[command(after_help = "\
+Every option can also stand in the configuration file, as its name without the dashes in front \
+(min-sync-period = \"10ms\"), and in the environment (TELAIO_MIN_SYNC_PERIOD). A flag wins over the \
+environment, the environment over the file.
+
+Exit codes: 0 done, 1 failed, 2 bad usage or bad input.")]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What `telaio` can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the node agent: follow a source and keep this node's network as it says
+    Run(Box<RunArgs>),
+    /// Serve KPNG's Global and Local API to many nodes
+    Brain(Box<BrainArgs>),
+    /// Print what would be programmed on a node, and change nothing
+    Render(Box<RenderArgs>),
+    /// Show the state of a running agent or brain
+    Status(StatusArgs),
+    /// Show the version and what this build can do
+    Version(VersionArgs),
+    /// Show it all on this machine, without a cluster, and leave nothing behind
+    Demo(DemoArgs),
+    /// Print the completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page (of a command, if one is named)
+    Man {
+        /// The command
+        command: Option<String>,
+    },
+}
+
+impl Command {
+    /// What is logged, for the commands that log.
+    pub(crate) fn log(&self) -> Option<&LogArgs> {
+        match self {
+            Self::Run(args) => Some(&args.log),
+            Self::Brain(args) => Some(&args.log),
+            Self::Render(args) => Some(&args.log),
+            _ => None,
+        }
+    }
+}
+
+/// Where the cluster's objects come from.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Source")]
+pub(crate) struct SourceArgs {
+    /// Where to read from: kube[:KUBECONFIG], dir:PATH or brain:URL [default: kube inside a cluster]
+    #[arg(long, value_name = "SOURCE")]
+    pub(crate) source: Option<SourceSpec>,
+
+    /// Networks from which a dir source gives addresses to services that name none
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', default_value = "10.96.0.0/16")]
+    pub(crate) service_cidr: Vec<IpNet>,
+
+    /// Ports from which a dir source gives node ports to services that name none
+    #[arg(long, value_name = "FIRST-LAST", value_parser = port_range, default_value = "30000-32767")]
+    pub(crate) node_port_range: PortRange,
+}
+
+/// The identity that is shown to peers, and the authority that theirs must come from.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "TLS")]
+pub(crate) struct TlsArgs {
+    /// Our certificate chain (PEM): as a server, and as a client of a brain
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// The key of the certificate (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+
+    /// The authority that peers' certificates must come from (PEM); a server then asks for one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_ca: Option<PathBuf>,
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Logs")]
+pub(crate) struct LogArgs {
+    /// error, warn, info, debug, trace, or per module: info,telaio_source=debug
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub(crate) log_level: LogFilter,
+
+    /// How log lines are written to standard error
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+}
+
+/// The ports on which a long-running command answers questions about itself.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Ports")]
+pub(crate) struct ListenArgs {
+    /// Address of the admin API, which `telaio status` asks
+    #[arg(long, value_name = "ADDRESS", default_value_t = ADMIN_ADDRESS)]
+    pub(crate) admin_listen: SocketAddr,
+
+    /// Address of /metrics
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10249")]
+    pub(crate) metrics_bind_address: SocketAddr,
+
+    /// Address of /healthz and /livez
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:10256")]
+    pub(crate) healthz_bind_address: SocketAddr,
+}
+
+/// The configuration file.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ConfigArgs {
+    /// Configuration file, TOML or YAML by its ending
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// The directory for what must outlive the process.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StateArgs {
+    /// Directory for what must outlive the process
+    #[arg(long, value_name = "DIR", default_value_os_t = crate::state_dir::default_path())]
+    pub(crate) state_dir: PathBuf,
+}
+
+/// `telaio run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// The node whose view is taken
+    #[arg(long, value_name = "NAME", default_value_t = crate::node_name::host_name())]
+    pub(crate) node: String,
+
+    /// What to manage (this build: services)
+    #[arg(long, value_name = "PLANE", value_enum, value_delimiter = ',',
+          default_values_t = [Plane::Services])]
+    pub(crate) planes: Vec<Plane>,
+
+    /// How services are programmed; auto takes the best that this machine can run
+    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    pub(crate) backend: String,
+
+    /// Sync once, then exit
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+          default_value = "false", default_missing_value = "true",
+          value_parser = BoolishValueParser::new())]
+    pub(crate) once: bool,
+
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+
+    /// Least time between two syncs; the first change after a pause acts at once
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10ms")]
+    pub(crate) min_sync_period: Duration,
+
+    /// Time between two full syncs that compare everything
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    pub(crate) sync_period: Duration,
+
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+
+    #[command(flatten)]
+    pub(crate) listen: ListenArgs,
+
+    /// Also serve the Global and Local API here
+    #[arg(long, value_name = "ADDRESS", help_heading = "Ports")]
+    pub(crate) api_listen: Option<SocketAddr>,
+
+    /// Nodes that may take TLS secrets from our API, besides those whose certificate says so
+    #[arg(long, value_name = "NODE", value_delimiter = ',', help_heading = "TLS")]
+    pub(crate) ingress_nodes: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// `telaio brain`.
+#[derive(Debug, Args)]
+pub(crate) struct BrainArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// For which planes of the nodes to serve what they need
+    #[arg(long, value_name = "PLANE", value_enum, value_delimiter = ',',
+          default_values_t = [Plane::Services])]
+    pub(crate) planes: Vec<Plane>,
+
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+
+    #[command(flatten)]
+    pub(crate) listen: ListenArgs,
+
+    /// Address of the Global and Local API
+    #[arg(long, value_name = "ADDRESS", help_heading = "Ports", default_value = "0.0.0.0:12090")]
+    pub(crate) api_listen: SocketAddr,
+
+    /// Nodes that may take TLS secrets from our API, besides those whose certificate says so
+    #[arg(long, value_name = "NODE", value_delimiter = ',', help_heading = "TLS")]
+    pub(crate) ingress_nodes: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// `telaio render`.
+#[derive(Debug, Args)]
+pub(crate) struct RenderArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// The node whose view is taken
+    #[arg(long, value_name = "NAME", default_value_t = crate::node_name::host_name())]
+    pub(crate) node: String,
+
+    /// What to print: view is the node view itself
+    #[arg(long, value_name = "BACKEND", default_value = "view")]
+    pub(crate) backend: String,
+
+    /// How long to wait for the first full state of a source
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    pub(crate) timeout: Duration,
+
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// How an answer is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// `telaio status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// Address of the agent's admin API
+    #[arg(long, value_name = "ADDRESS", default_value_t = ADMIN_ADDRESS)]
+    pub(crate) admin_listen: SocketAddr,
+
+    /// How to print it
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+}
+
+/// `telaio version`.
+#[derive(Debug, Args)]
+pub(crate) struct VersionArgs {
+    /// How to print it
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+}
+
+/// `telaio demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Check what is shown, ask nobody, then exit: 0 if all is as it should be
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+          default_value = "false", default_missing_value = "true",
+          value_parser = BoolishValueParser::new())]
+    pub(crate) check: bool,
+
+    /// How services are programmed
+    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    pub(crate) backend: String,
+}
+
+/// Ports from the first to the last, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PortRange {
+    pub(crate) first: u16,
+    pub(crate) last: u16,
+}
+
+fn port_range(text: &str) -> Result<PortRange, String> {
+    let wrong = || format!("{text:?} is not a range of ports such as 30000-32767");
+    let (first, last) = text.split_once('-').ok_or_else(wrong)?;
+    let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port > 0);
+    let (first, last) = (port(first).ok_or_else(wrong)?, port(last).ok_or_else(wrong)?);
+    if first > last {
+        return Err(format!("{text:?} ends before it begins"));
+    }
+    Ok(PortRange { first, last })
+}
+
+/// The longest time a setting may be: far beyond any use, far below any overflow.
+const DURATION_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a time such as 10ms, 1s or 1m30s");
+    let time: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
+    let time = Duration::try_from(time).map_err(|_| wrong())?;
+    if time > DURATION_MAX {
+        return Err(format!("{text:?} is longer than a week"));
+    }
+    Ok(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_time_needs_a_unit_and_ends_within_a_week() {
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("0s"), Ok(Duration::ZERO));
+        for bad in ["10", "", "-1s", "8d", "1h fast"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_port_range_has_two_ends_in_order() {
+        assert_eq!(port_range("30000-32767"), Ok(PortRange { first: 30000, last: 32767 }));
+        for bad in ["30000", "0-10", "10-9", "1-65536", "a-b"] {
+            assert!(port_range(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! `telaio brain`: one watch of the cluster, served to many nodes.
+
+use std::time::Duration;
+
+use telaio_source::SourceSpec;
+
+use crate::api_server::ApiTask;
+use crate::cli::BrainArgs;
+use crate::exit::CommandError;
+use crate::logging::Logging;
+use crate::monitor::{Facts, Monitor};
+use crate::plane;
+use crate::servers::Servers;
+use crate::settings::Settings;
+use crate::shutdown::{Request, Requests};
+use crate::state_dir::StateDir;
+use crate::supply::{Supply, SupplyOptions};
+
+/// Serves until it is told to end.
+pub(crate) fn brain(args: &BrainArgs, mut settings: Settings) -> Result<(), CommandError> {
+    let spec = args.source.spec()?;
+    let logging = Logging::start(&args.log.log_level, args.log.log_format)?;
+    // Only a directory source keeps anything. Brains of other sources are stateless and can be many.
+    let state_dir = match spec {
+        SourceSpec::Dir(_) => Some(StateDir::lock(&args.state.state_dir, "brain")?),
+        SourceSpec::Kube(_) | SourceSpec::Brain(_) => None,
+    };
+    let options = SupplyOptions {
+        source: args.source.clone(),
+        planes: args.planes.clone(),
+        tls: args.tls.clone(),
+        state_dir: state_dir.as_ref().map(|dir| dir.path().to_owned()),
+    };
+    let runtime = super::runtime()?;
+    let outcome = runtime.block_on(async {
+        let supply = Supply::start(&spec, &options).await?;
+        serve(args, supply, &spec, &mut settings, &logging).await
+    });
+    // Watches of peers that do not let go must not hold the end up.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+async fn serve(
+    args: &BrainArgs,
+    mut supply: Supply,
+    spec: &SourceSpec,
+    settings: &mut Settings,
+    logging: &Logging,
+) -> Result<(), CommandError> {
+    let facts = Facts {
+        command: "brain",
+        planes: plane::names(&args.planes),
+        source: spec.to_string(),
+        ..Facts::default()
+    };
+    let store = supply.store.clone();
+    let monitor = Monitor::new(facts, supply.status.clone(), Some(store.clone()));
+    let _servers = Servers::start(&args.listen, &monitor)?;
+    let mut api = ApiTask::start(&store, args.api_listen, &args.tls, &args.ingress_nodes)?;
+    let mut requests = Requests::listen(settings.file())?;
+    loop {
+        tokio::select! {
+            request = requests.next() => match request {
+                Request::End(why) => {
+                    tracing::info!(why, "ending; nodes go on with what they have");
+                    return Ok(());
+                }
+                Request::Reload(why) => {
+                    super::reload(settings, logging, &monitor, why, &[], |_| ());
+                }
+            },
+            error = ApiTask::failed(Some(&mut api)) => {
+                return Err(CommandError::failed(format!("the API ended: {error}")));
+            }
+            () = Supply::ended(Some(&mut supply)) => {
+                return Err(CommandError::failed("the source ended"));
+            }
+        }
+    }
+}

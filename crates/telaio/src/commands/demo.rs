@@ -1,0 +1,262 @@
+//! `telaio demo`: the whole thing on one machine, without a cluster.
+//!
+//! Until more has landed it shows the live views of the two nodes of `examples/`: the manifests are
+//! written to a directory of the demo's own, a directory source and a brain follow it, and each node's
+//! view is printed, then every change of it. With `--check` it compares what it shows with what it
+//! must show, asks nobody, and exits. Nothing is left behind either way.
+
+mod describe;
+mod stage;
+
+use std::io::{IsTerminal, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::FromArgMatches;
+use telaio_brain::LocalWatch;
+use telaio_model::ObjectKey;
+use telaio_reconcile::kpng::State;
+use telaio_source::SourceSpec;
+use tokio::sync::mpsc;
+
+use crate::backend;
+use crate::cli::{DemoArgs, ListenArgs, SourceArgs, TlsArgs};
+use crate::exit::CommandError;
+use crate::feeder;
+use crate::http_get::get;
+use crate::monitor::{Facts, Monitor};
+use crate::plane::Plane;
+use crate::servers::{STATUS_PATH, Servers};
+use crate::shutdown::{Request, Requests};
+use crate::supply::{Supply, SupplyOptions};
+use describe::{Lines, describe, difference};
+use stage::{CHANGES, Change, EXPECTED_AT_FIRST, NODES, Stage};
+
+/// How long anything may take to show before the demo calls it missing.
+const SHOW_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long people get to read before the next change.
+const READING_TIME: Duration = Duration::from_secs(3);
+/// How many changed views may wait to be printed.
+const UPDATES_MAX: usize = 16;
+
+/// Shows it.
+pub(crate) fn demo(args: &DemoArgs, out: &mut impl Write) -> Result<(), CommandError> {
+    backend::choose(&args.backend)?;
+    let stage = Stage::set()?;
+    let runtime = super::runtime()?;
+    let outcome = runtime.block_on(async {
+        let mut requests = Requests::listen(None)?;
+        let mut demo = Demo::start(&stage).await?;
+        let show = async {
+            demo.open(out).await?;
+            for change in CHANGES {
+                demo.change(&stage, change, args.check, out).await?;
+            }
+            if args.check {
+                return demo.ask_servers(out).await;
+            }
+            demo.invite(&stage, out)?;
+            demo.follow(out).await
+        };
+        tokio::select! {
+            shown = show => shown.map_err(CommandError::Failed),
+            () = until_end(&mut requests) => Ok(()),
+        }
+    });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    let root = stage.root().to_owned();
+    drop(stage);
+    if root.exists() {
+        return Err(CommandError::failed(format!("{} is left behind", root.display())));
+    }
+    outcome?;
+    if args.check {
+        writeln!(out, "all is as it should be").map_err(anyhow::Error::from)?;
+    }
+    Ok(())
+}
+
+async fn until_end(requests: &mut Requests) {
+    while !matches!(requests.next().await, Request::End(_)) {}
+}
+
+/// One node's view as it is now.
+struct Update {
+    node: usize,
+    lines: Lines,
+}
+
+struct Demo {
+    views: Vec<Lines>,
+    updates: mpsc::Receiver<Update>,
+    servers: Servers,
+    /// Kept, for what it supplies.
+    supply: Supply,
+}
+
+impl Demo {
+    async fn start(stage: &Stage) -> Result<Self, CommandError> {
+        let spec = SourceSpec::Dir(stage.manifests());
+        let options = SupplyOptions {
+            source: source_defaults()?,
+            planes: vec![Plane::Services],
+            tls: TlsArgs { tls_cert: None, tls_key: None, tls_ca: None },
+            state_dir: Some(stage.state()),
+        };
+        let supply = Supply::start(&spec, &options).await?;
+        let facts = Facts { command: "demo", source: spec.to_string(), ..Facts::default() };
+        let monitor =
+            Monitor::new(facts, Arc::clone(&supply.status), Some(Arc::clone(&supply.store)));
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listen =
+            ListenArgs { admin_listen: any, metrics_bind_address: any, healthz_bind_address: any };
+        let servers = Servers::start(&listen, &monitor)?;
+        let (sender, updates) = mpsc::channel(UPDATES_MAX);
+        for (node, name) in NODES.iter().enumerate() {
+            let mut watch = LocalWatch::new(&supply.store, *name, feeder::wants());
+            let sender = sender.clone();
+            tokio::spawn(async move {
+                let mut state = State::default();
+                while let Ok(ops) = watch.next().await {
+                    ops.for_each(|op| drop(state.apply(op)));
+                    if sender.send(Update { node, lines: describe(&state) }).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        Ok(Self { views: vec![Lines::new(); NODES.len()], updates, servers, supply })
+    }
+
+    /// Prints both views as they are at first.
+    async fn open(&mut self, out: &mut impl Write) -> Result<()> {
+        let start = if std::io::stdout().is_terminal() { "\u{1b}[1m" } else { "" };
+        let end = if start.is_empty() { "" } else { "\u{1b}[0m" };
+        self.wait_for(|views| {
+            let missing = EXPECTED_AT_FIRST.iter().find(|(node, service, part)| {
+                let view = NODES.iter().position(|name| name == node).and_then(|at| views.get(at));
+                !view.is_some_and(|view| shows(view, service, part))
+            });
+            missing.map(|(node, service, part)| format!("{node} does not see {service} {part}"))
+        })
+        .await?;
+        writeln!(out, "Two nodes, one directory of manifests. What each node needs of it:")?;
+        for (name, view) in NODES.iter().zip(&self.views) {
+            writeln!(out, "\n{start}{name}{end}")?;
+            for (service, lines) in view {
+                writeln!(out, "{service}")?;
+                for line in lines {
+                    writeln!(out, "    {line}")?;
+                }
+            }
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+    /// Makes a change and prints what it does to each view.
+    async fn change(
+        &mut self,
+        stage: &Stage,
+        change: &Change,
+        check: bool,
+        out: &mut impl Write,
+    ) -> Result<()> {
+        if !check {
+            tokio::time::sleep(READING_TIME).await;
+        }
+        writeln!(out, "\nNow {}:", change.what)?;
+        out.flush()?;
+        let before = self.views.clone();
+        stage.apply(change)?;
+        let (service, part) = change.expected;
+        self.wait_for(|views| {
+            let missing = views.iter().position(|view| !shows(view, service, part));
+            missing.map(|node| format!("{} does not see {service} at {part}", NODES[node]))
+        })
+        .await?;
+        for (node, view) in self.views.iter().enumerate() {
+            print_difference(node, &before[node], view, out)?;
+        }
+        Ok(())
+    }
+
+    /// Takes updates until `missing` finds nothing missing.
+    async fn wait_for(&mut self, missing: impl Fn(&[Lines]) -> Option<String>) -> Result<()> {
+        let deadline = tokio::time::Instant::now() + SHOW_TIME_MAX;
+        while let Some(what) = missing(&self.views) {
+            match tokio::time::timeout_at(deadline, self.updates.recv()).await {
+                Ok(Some(update)) => self.views[update.node] = update.lines,
+                Ok(None) => bail!("the views have ended"),
+                Err(_) => bail!("after {SHOW_TIME_MAX:?} {what}{}", self.problems()),
+            }
+        }
+        Ok(())
+    }
+
+    fn problems(&self) -> String {
+        self.supply.status.problems().iter().map(|problem| format!("\n  {problem}")).collect()
+    }
+
+    /// Says what a person can do now.
+    fn invite(&self, stage: &Stage, out: &mut impl Write) -> Result<()> {
+        let addresses = self.servers.addresses;
+        writeln!(out, "\nIt goes on until Ctrl-C. Change the files and watch, or ask:")?;
+        writeln!(out, "    ls {}", stage.manifests().display())?;
+        writeln!(out, "    curl -s http://{}{STATUS_PATH}", addresses.admin)?;
+        writeln!(out, "    curl -s http://{}/healthz", addresses.healthz)?;
+        writeln!(out, "    curl -s http://{}/metrics", addresses.metrics)?;
+        writeln!(out, "    telaio status --admin-listen {}", addresses.admin)?;
+        out.flush()?;
+        Ok(())
+    }
+
+    /// Prints every change from now on.
+    async fn follow(&mut self, out: &mut impl Write) -> Result<()> {
+        while let Some(update) = self.updates.recv().await {
+            let before = std::mem::replace(&mut self.views[update.node], update.lines);
+            print_difference(update.node, &before, &self.views[update.node], out)?;
+        }
+        bail!("the views have ended")
+    }
+
+    /// Asks its own servers what a person would.
+    async fn ask_servers(&self, out: &mut impl Write) -> Result<()> {
+        let addresses = self.servers.addresses;
+        for (address, path, expected) in [
+            (addresses.admin, STATUS_PATH, "\"command\": \"demo\""),
+            (addresses.healthz, "/healthz", "\"synced\": true"),
+            (addresses.healthz, "/livez", "\"source_connected\": true"),
+            (addresses.metrics, "/metrics", "telaio_store_services 5"),
+        ] {
+            let body = get(address, path).await.with_context(|| path.to_owned())?;
+            if !body.contains(expected) {
+                bail!("{path} does not say {expected}: {body}");
+            }
+            writeln!(out, "{path} answers")?;
+        }
+        Ok(())
+    }
+}
+
+fn shows(view: &Lines, service: &str, part: &str) -> bool {
+    let lines = view.get(&ObjectKey::parse(service));
+    lines.is_some_and(|lines| lines.iter().any(|line| line.contains(part)))
+}
+
+fn print_difference(node: usize, old: &Lines, new: &Lines, out: &mut impl Write) -> Result<()> {
+    for line in difference(old, new) {
+        writeln!(out, "{}: {line}", NODES[node])?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// The source's settings as they are when nobody sets any.
+fn source_defaults() -> Result<SourceArgs> {
+    let command = <SourceArgs as clap::Args>::augment_args(clap::Command::new("demo"));
+    let matches = command.no_binary_name(true).try_get_matches_from([] as [&str; 0])?;
+    Ok(SourceArgs::from_arg_matches(&matches)?)
+}

@@ -1,0 +1,184 @@
+//! `telaio run`: the node agent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use telaio_reconcile::PacerConfig;
+use telaio_source::{SourceSpec, Status};
+
+use crate::api_server::ApiTask;
+use crate::backend::{self, BackendContext, SharedOutput};
+use crate::cli::{Command, RunArgs};
+use crate::exit::CommandError;
+use crate::feeder::{Feeder, FeederEvent, ViewOrigin};
+use crate::logging::Logging;
+use crate::monitor::{Facts, Monitor};
+use crate::plane::{self, Plane};
+use crate::servers::Servers;
+use crate::settings::Settings;
+use crate::shutdown::{Request, Requests};
+use crate::state_dir::StateDir;
+use crate::supply::{Supply, SupplyOptions, brain_options};
+
+/// What a reload can change while we run.
+const RELOADABLE: &[&str] = &["min-sync-period"];
+/// How long `--once` waits for the sync of the first state, with the backend's own retries.
+const ONCE_SYNC_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Runs the agent until it is told to end, or until the first sync with `--once`.
+pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandError> {
+    check_planes(&args.planes)?;
+    let backend = backend::choose(&args.backend)?;
+    let spec = args.source.spec()?;
+    let logging = Logging::start(&args.log.log_level, args.log.log_format)?;
+    let state_dir = StateDir::lock(&args.state.state_dir, "services")?;
+    let runtime = super::runtime()?;
+    let outcome = runtime.block_on(async {
+        let mut agent = Agent::start(args, backend, &spec, &state_dir).await?;
+        agent.work(&mut settings, &logging).await
+    });
+    // Tasks that wait for peers must not hold the end up.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+fn check_planes(planes: &[Plane]) -> Result<(), CommandError> {
+    match planes.iter().find(|plane| !Plane::RUNNABLE.contains(plane)) {
+        None => Ok(()),
+        Some(later) => Err(CommandError::failed(format!(
+            "the {later} plane comes with a later release; this build has: {}",
+            plane::names(Plane::RUNNABLE).join(", ")
+        ))),
+    }
+}
+
+/// Everything that runs, in the order in which it ends.
+struct Agent {
+    once: bool,
+    feeder: Feeder,
+    api: Option<ApiTask>,
+    /// None where another brain makes the view.
+    supply: Option<Supply>,
+    source: Arc<Status>,
+    monitor: Arc<Monitor>,
+    _servers: Servers,
+}
+
+impl Agent {
+    async fn start(
+        args: &RunArgs,
+        backend_name: &'static str,
+        spec: &SourceSpec,
+        state_dir: &StateDir,
+    ) -> Result<Self, CommandError> {
+        let (supply, origin, source) = match spec {
+            // Without an API to serve, the other brain's view is all that we need.
+            SourceSpec::Brain(url) if args.api_listen.is_none() => {
+                let status = Arc::new(Status::default());
+                let options = brain_options(url, &args.tls)?;
+                (None, ViewOrigin::Brain(options, Arc::clone(&status)), status)
+            }
+            spec => {
+                let options = SupplyOptions {
+                    source: args.source.clone(),
+                    planes: args.planes.clone(),
+                    tls: args.tls.clone(),
+                    state_dir: Some(state_dir.path().to_owned()),
+                };
+                let supply = Supply::start(spec, &options).await?;
+                let origin = ViewOrigin::Store(Arc::clone(&supply.store));
+                let status = Arc::clone(&supply.status);
+                (Some(supply), origin, status)
+            }
+        };
+        let store = supply.as_ref().map(|supply| Arc::clone(&supply.store));
+        let monitor = Monitor::new(facts(args, backend_name, spec), Arc::clone(&source), store);
+        let servers = Servers::start(&args.listen, &monitor)?;
+        let api = match (&supply, args.api_listen) {
+            (Some(supply), Some(address)) => {
+                Some(ApiTask::start(&supply.store, address, &args.tls, &args.ingress_nodes)?)
+            }
+            _ => None,
+        };
+        let output: SharedOutput = Arc::new(Mutex::new(std::io::stdout()));
+        let context = BackendContext {
+            node: args.node.as_str().into(),
+            pacing: PacerConfig {
+                min_sync_period: args.min_sync_period,
+                sync_period: args.sync_period,
+                ..PacerConfig::default()
+            },
+            monitor: Arc::clone(&monitor),
+            output,
+        };
+        let mut backend = backend::make(backend_name, context)?;
+        backend.setup().map_err(|error| {
+            CommandError::failed(format!("the backend {backend_name} cannot run: {error}"))
+        })?;
+        let feeder = Feeder::start(origin, backend.sink(), Arc::clone(&monitor))?;
+        tracing::info!(node = args.node, source = %spec, backend = backend_name, "the agent runs");
+        Ok(Self { once: args.once, feeder, api, supply, source, monitor, _servers: servers })
+    }
+
+    async fn work(
+        &mut self,
+        settings: &mut Settings,
+        logging: &Logging,
+    ) -> Result<(), CommandError> {
+        let mut requests = Requests::listen(settings.file())?;
+        loop {
+            tokio::select! {
+                request = requests.next() => match request {
+                    Request::End(why) => {
+                        tracing::info!(why, "ending; what is programmed stays");
+                        return Ok(());
+                    }
+                    Request::Reload(why) => self.reload(settings, logging, why),
+                },
+                event = self.feeder.next_event() => match event {
+                    FeederEvent::FirstState if self.once => return self.finish_once(),
+                    FeederEvent::FirstState => tracing::info!("the first state is complete"),
+                    FeederEvent::Failed(error) => {
+                        return Err(CommandError::failed(format!("the backend ended: {error}")));
+                    }
+                },
+                error = ApiTask::failed(self.api.as_mut()) => {
+                    return Err(CommandError::failed(format!("the API ended: {error}")));
+                }
+                () = Supply::ended(self.supply.as_mut()) => {
+                    return Err(CommandError::failed("the source ended"));
+                }
+            }
+        }
+    }
+
+    /// Waits for the sync of the first state, then says what could not be read.
+    fn finish_once(&self) -> Result<(), CommandError> {
+        if let Some(handle) = self.monitor.sync_loop()
+            && !tokio::task::block_in_place(|| handle.wait_synced(ONCE_SYNC_TIME_MAX))
+        {
+            let error = handle.stats().last_error.unwrap_or_else(|| "it takes too long".into());
+            return Err(CommandError::failed(format!("the first sync failed: {error}")));
+        }
+        super::report_problems(&self.source)
+    }
+
+    fn reload(&self, settings: &mut Settings, logging: &Logging, why: &str) {
+        super::reload(settings, logging, &self.monitor, why, RELOADABLE, |command| {
+            if let (Command::Run(args), Some(handle)) = (command, self.monitor.sync_loop()) {
+                handle.set_min_sync_period(args.min_sync_period);
+            }
+        });
+    }
+}
+
+fn facts(args: &RunArgs, backend: &str, spec: &SourceSpec) -> Facts {
+    Facts {
+        command: "run",
+        node: Some(args.node.clone()),
+        planes: plane::names(&args.planes),
+        backend: Some(backend.to_owned()),
+        source: spec.to_string(),
+    }
+}

@@ -1,0 +1,49 @@
+//! How a command ends: 0 done, 1 failed, 2 bad usage or bad input.
+
+use std::process::ExitCode;
+
+/// Why a command did not do what it was asked.
+#[derive(Debug)]
+pub(crate) enum CommandError {
+    /// What we were given is wrong: exit code 2.
+    BadInput(anyhow::Error),
+    /// The input is fine, the doing failed: exit code 1.
+    Failed(anyhow::Error),
+}
+
+impl CommandError {
+    /// Bad input, said in one line.
+    pub(crate) fn bad_input(message: impl std::fmt::Display) -> Self {
+        Self::BadInput(anyhow::anyhow!("{message}"))
+    }
+
+    /// Failed, said in one line.
+    pub(crate) fn failed(message: impl std::fmt::Display) -> Self {
+        Self::Failed(anyhow::anyhow!("{message}"))
+    }
+
+    /// Says why on standard error.
+    pub(crate) fn report(&self) -> ExitCode {
+        let (error, code) = match self {
+            Self::BadInput(error) => (error, 2),
+            Self::Failed(error) => (error, 1),
+        };
+        // Whoever read our output has enough of it, as `telaio render | head` does.
+        let is_closed_pipe = |cause: &(dyn std::error::Error + 'static)| {
+            let io = cause.downcast_ref::<std::io::Error>();
+            io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+        };
+        if error.chain().any(is_closed_pipe) {
+            return ExitCode::SUCCESS;
+        }
+        eprintln!("telaio: {error:#}");
+        ExitCode::from(code)
+    }
+}
+
+/// A failure unless said otherwise.
+impl From<anyhow::Error> for CommandError {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}

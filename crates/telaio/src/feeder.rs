@@ -1,0 +1,222 @@
+//! From a node's view to a backend: the thread that feeds the sink.
+//!
+//! A thread and not a task, for a sink may block: it talks to the kernel, or waits until it is ready
+//! for more. The view comes from the store of this process or straight from another brain.
+//!
+//! What always holds: a sink that could not take an operation is fed everything anew; one that could
+//! not act on a state gets the next state as if nothing had happened, for its own loop tries again.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use telaio_brain::{LocalWatch, Store, Wants};
+use telaio_model::{Kind, Object, Op};
+use telaio_reconcile::kpng::{Sink, SinkError};
+use telaio_source::Status;
+use telaio_source::brain::{BrainOptions, LocalClient};
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+
+use crate::monitor::Monitor;
+
+/// How long to wait before a sink that refused an operation is fed anew.
+const REFEED_PAUSE: Duration = Duration::from_secs(1);
+
+/// Where a node's view comes from.
+#[derive(Debug, Clone)]
+pub(crate) enum ViewOrigin {
+    /// The store of this process.
+    Store(Arc<Store>),
+    /// Another brain, which makes the view for us.
+    Brain(BrainOptions, Arc<Status>),
+}
+
+/// A view that is being followed.
+enum View {
+    Store(LocalWatch),
+    Brain(LocalClient),
+}
+
+/// What a node agent asks for: its services, and nodes, to know when it is about to go.
+pub(crate) fn wants() -> Wants {
+    let mut wants = Wants::services();
+    wants.kinds.insert(Kind::Node);
+    wants
+}
+
+impl ViewOrigin {
+    fn follow(&self, node: &Arc<str>) -> View {
+        match self {
+            Self::Store(store) => View::Store(LocalWatch::new(store, Arc::clone(node), wants())),
+            Self::Brain(options, status) => {
+                let (options, status) = (options.clone(), Arc::clone(status));
+                View::Brain(LocalClient::new(options, Arc::clone(node), status))
+            }
+        }
+    }
+}
+
+type Ops = Box<dyn Iterator<Item = Op> + Send>;
+
+impl View {
+    /// The next difference; `None` when there will be no other.
+    async fn next(&mut self) -> Option<Ops> {
+        match self {
+            Self::Store(watch) => watch.next().await.ok().map(|diff| Box::new(diff) as Ops),
+            Self::Brain(client) => Some(Box::new(client.next().await.into_iter())),
+        }
+    }
+}
+
+/// What happens to the feeding.
+#[derive(Debug)]
+pub(crate) enum FeederEvent {
+    /// The sink has been given the first full state.
+    FirstState,
+    /// The sink cannot be fed any more.
+    Failed(SinkError),
+}
+
+/// The running thread.
+#[derive(Debug)]
+pub(crate) struct Feeder {
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+    first: Option<oneshot::Receiver<()>>,
+    ended: oneshot::Receiver<SinkError>,
+}
+
+impl Feeder {
+    /// Starts to feed `sink`. Must be called within the runtime.
+    pub(crate) fn start(
+        origin: ViewOrigin,
+        sink: Box<dyn Sink>,
+        monitor: Arc<Monitor>,
+    ) -> Result<Self> {
+        let (stop, stopped) = watch::channel(false);
+        let (first_sender, first) = oneshot::channel();
+        let (ended_sender, ended) = oneshot::channel();
+        let mut feed = Feed {
+            runtime: Handle::current(),
+            origin,
+            sink,
+            monitor,
+            stopped,
+            first: Some(first_sender),
+        };
+        let thread = std::thread::Builder::new()
+            .name("telaio-feed".into())
+            .spawn(move || {
+                if let Err(error) = feed.run() {
+                    // Nobody listens any more when we are ending anyway.
+                    let _ = ended_sender.send(error);
+                }
+            })
+            .context("cannot start the feeding thread")?;
+        Ok(Self { stop, thread: Some(thread), first: Some(first), ended })
+    }
+
+    /// The next thing that happens to the feeding. Cancel-safe.
+    pub(crate) async fn next_event(&mut self) -> FeederEvent {
+        if let Some(first) = &mut self.first {
+            tokio::select! {
+                Ok(()) = first => {
+                    self.first = None;
+                    return FeederEvent::FirstState;
+                }
+                error = &mut self.ended => {
+                    return FeederEvent::Failed(error.unwrap_or(SinkError::Closed));
+                }
+            }
+        }
+        FeederEvent::Failed((&mut self.ended).await.unwrap_or(SinkError::Closed))
+    }
+}
+
+impl Drop for Feeder {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            // A panic in there has been printed; ending goes on.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Feed {
+    runtime: Handle,
+    origin: ViewOrigin,
+    sink: Box<dyn Sink>,
+    monitor: Arc<Monitor>,
+    stopped: watch::Receiver<bool>,
+    first: Option<oneshot::Sender<()>>,
+}
+
+impl Feed {
+    fn run(&mut self) -> Result<(), SinkError> {
+        self.sink.setup()?;
+        let mut view: Option<(Arc<str>, View)> = None;
+        loop {
+            let node = self.sink.wait_request()?;
+            let (_, following) = match &mut view {
+                Some(following) if following.0 == node => following,
+                other => {
+                    let following = self.origin.follow(&node);
+                    other.insert((Arc::clone(&node), following))
+                }
+            };
+            let mut stopped = self.stopped.clone();
+            let ops = self.runtime.block_on(async {
+                tokio::select! {
+                    ops = following.next() => ops,
+                    _ = stopped.wait_for(|stop| *stop) => None,
+                }
+            });
+            let Some(ops) = ops else { return Ok(()) };
+            if let Err(error) = self.send(&node, ops) {
+                if matches!(error, SinkError::Closed) {
+                    return Err(error);
+                }
+                tracing::error!(%error, "the backend refused a change; giving it everything anew");
+                std::thread::sleep(REFEED_PAUSE);
+                self.sink.reset()?;
+                view = None;
+            }
+        }
+    }
+
+    fn send(&mut self, node: &str, ops: Ops) -> Result<(), SinkError> {
+        for op in ops {
+            self.note_own_node(node, &op);
+            let is_sync = op == Op::Sync;
+            match self.sink.send(op) {
+                Ok(()) => {}
+                Err(SinkError::Closed) => return Err(SinkError::Closed),
+                Err(error) if is_sync => tracing::error!(%error, "the backend could not sync"),
+                Err(error) => return Err(error),
+            }
+            if is_sync && let Some(first) = self.first.take() {
+                // Nobody may be waiting.
+                let _ = first.send(());
+            }
+        }
+        Ok(())
+    }
+
+    fn note_own_node(&self, node: &str, op: &Op) {
+        match op {
+            Op::SetObject(Object::Node(object)) if &*object.meta.key.name == node => {
+                self.monitor.set_node_leaving(object.is_leaving());
+            }
+            Op::DeleteObject(object) if object.kind == Kind::Node && &*object.key.name == node => {
+                self.monitor.set_node_leaving(true);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

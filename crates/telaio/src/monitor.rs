@@ -1,0 +1,148 @@
+//! What a long-running command knows about itself, for its servers to tell.
+//!
+//! The [`Monitor`] is asked, never told to wait: whoever serves `/healthz` reads the figures of the
+//! source, the store and the sync loop where they are, and none of those notices.
+
+mod metrics;
+mod report;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::Serialize;
+use telaio_brain::Store;
+use telaio_reconcile::{SyncHandle, SyncStats};
+use telaio_source::Status;
+
+pub(crate) use report::{Report, SourceReport, StoreReport, SyncSummary};
+
+/// How long a change may wait for its sync before we call ourselves unwell; kube-proxy's value.
+const PENDING_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// What does not change while we run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Facts {
+    /// `run`, `brain` or `demo`.
+    pub(crate) command: &'static str,
+    /// The node whose view is taken, if it is one node's.
+    pub(crate) node: Option<String>,
+    /// What is managed.
+    pub(crate) planes: Vec<String>,
+    /// How it is programmed.
+    pub(crate) backend: Option<String>,
+    /// Where the state comes from.
+    pub(crate) source: String,
+}
+
+/// What a long-running command knows about itself.
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    facts: Facts,
+    started: Instant,
+    source: Arc<Status>,
+    store: Option<Arc<Store>>,
+    syncs: OnceLock<SyncHandle>,
+    node_leaving: AtomicBool,
+    reloads: AtomicU64,
+    reload_failures: AtomicU64,
+}
+
+/// How we are, for `/healthz` and `/livez`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Health {
+    /// The first full state has been acted upon.
+    pub(crate) synced: bool,
+    /// The node is about to go.
+    pub(crate) node_leaving: bool,
+    /// The source is in touch with what it reads.
+    pub(crate) source_connected: bool,
+    /// How old the source's state may be; null before the first contact.
+    pub(crate) state_age_s: Option<f64>,
+    /// Since when nothing was synced; null before the first sync, and where nothing is programmed.
+    pub(crate) last_sync_age_s: Option<f64>,
+    /// How long the oldest change has waited for its sync; null when none waits.
+    pub(crate) pending_age_s: Option<f64>,
+}
+
+impl Health {
+    /// Not stuck: a restart would not help.
+    pub(crate) fn is_live(&self) -> bool {
+        self.pending_age_s.is_none_or(|age| age <= PENDING_AGE_MAX.as_secs_f64())
+    }
+
+    /// Able to take traffic.
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.is_live() && self.synced && !self.node_leaving
+    }
+}
+
+impl Monitor {
+    /// A monitor of a command with this source, and with this store if the command has one.
+    pub(crate) fn new(facts: Facts, source: Arc<Status>, store: Option<Arc<Store>>) -> Arc<Self> {
+        Arc::new(Self {
+            facts,
+            started: Instant::now(),
+            source,
+            store,
+            syncs: OnceLock::new(),
+            node_leaving: AtomicBool::new(false),
+            reloads: AtomicU64::new(0),
+            reload_failures: AtomicU64::new(0),
+        })
+    }
+
+    /// The sync loop to look at. There is one; a second is not taken.
+    pub(crate) fn set_sync_loop(&self, handle: SyncHandle) {
+        // A backend is set up once.
+        let _ = self.syncs.set(handle);
+    }
+
+    /// The sync loop, once there is one.
+    pub(crate) fn sync_loop(&self) -> Option<&SyncHandle> {
+        self.syncs.get()
+    }
+
+    /// Whether the node is about to go, so that load balancers should turn away.
+    pub(crate) fn set_node_leaving(&self, leaving: bool) {
+        if self.node_leaving.swap(leaving, Ordering::Relaxed) != leaving {
+            tracing::info!(leaving, "this node's readiness for traffic from outside changed");
+        }
+    }
+
+    /// The settings were read again.
+    pub(crate) fn count_reload(&self, worked: bool) {
+        let counter = if worked { &self.reloads } else { &self.reload_failures };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How we are.
+    pub(crate) fn health(&self) -> Health {
+        let stats = self.sync_loop().map(SyncHandle::stats);
+        // A brain programs nothing: it has done its part when its state is complete.
+        let synced = match &stats {
+            Some(stats) => stats.last_success.is_some(),
+            None => self.facts.backend.is_none() && self.source.is_synced(),
+        };
+        Health {
+            synced,
+            node_leaving: self.node_leaving.load(Ordering::Relaxed),
+            source_connected: self.source.is_connected(),
+            state_age_s: self.source.age().map(seconds),
+            last_sync_age_s: stats.as_ref().and_then(last_sync_age).map(seconds),
+            pending_age_s: stats.as_ref().and_then(|stats| stats.pending_age).map(seconds),
+        }
+    }
+}
+
+fn last_sync_age(stats: &SyncStats) -> Option<Duration> {
+    stats.last_success.map(|at| SystemTime::now().duration_since(at).unwrap_or_default())
+}
+
+/// Seconds, to the millisecond: for people's eyes.
+fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests;

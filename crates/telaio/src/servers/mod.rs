@@ -1,0 +1,146 @@
+//! The ports on which a long-running command answers questions about itself.
+//!
+//! They have a thread and a runtime of their own, so that load never starves them, and every
+//! connection is bounded in number and time, so that nobody who can reach them can hold the agent's
+//! file descriptors. One request per connection: those who ask here ask seldom.
+
+mod admin;
+mod health;
+mod listen;
+mod metrics;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use axum::Router;
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::sync::{Semaphore, watch};
+
+use crate::cli::ListenArgs;
+use crate::monitor::Monitor;
+
+pub(crate) use admin::STATUS_PATH;
+pub(crate) use listen::bind;
+
+/// How many connections a server has at a time; more wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 64;
+/// How long a connection may take from its first byte to its last.
+const CONNECTION_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// The ports in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    /// The admin API.
+    pub(crate) admin: SocketAddr,
+    /// `/metrics`.
+    pub(crate) metrics: SocketAddr,
+    /// `/healthz` and `/livez`.
+    pub(crate) healthz: SocketAddr,
+}
+
+/// The servers; dropping it ends them.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    /// Where they listen, with the port that the system chose where 0 was asked for.
+    pub(crate) addresses: Addresses,
+    stop: watch::Sender<bool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Servers {
+    /// Takes the ports and begins to answer.
+    pub(crate) fn start(args: &ListenArgs, monitor: &Arc<Monitor>) -> Result<Self> {
+        let (admin, admin_address) = bind("--admin-listen", args.admin_listen)?;
+        let (metrics, metrics_address) = bind("--metrics-bind-address", args.metrics_bind_address)?;
+        let (healthz, healthz_address) = bind("--healthz-bind-address", args.healthz_bind_address)?;
+        let servers = vec![
+            (admin, admin::router(monitor)),
+            (metrics, metrics::router(monitor)),
+            (healthz, health::router(monitor)),
+        ];
+        let (stop, stopped) = watch::channel(false);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the servers' runtime")?;
+        let thread = std::thread::Builder::new()
+            .name("telaio-servers".into())
+            .spawn(move || runtime.block_on(serve_all(servers, stopped)))
+            .context("cannot start the servers' thread")?;
+        let addresses =
+            Addresses { admin: admin_address, metrics: metrics_address, healthz: healthz_address };
+        tracing::info!(
+            admin = %addresses.admin,
+            metrics = %addresses.metrics,
+            healthz = %addresses.healthz,
+            "listening"
+        );
+        Ok(Self { addresses, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            // A panic in there has been printed; ending goes on.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn serve_all(servers: Vec<(TcpListener, Router)>, mut stopped: watch::Receiver<bool>) {
+    for (listener, router) in servers {
+        tokio::spawn(serve(listener, router));
+    }
+    // Tasks that still run end with the runtime, when this returns.
+    let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+async fn serve(listener: TcpListener, router: Router) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!(%error, "cannot serve");
+            return;
+        }
+    };
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut builder = http1::Builder::new();
+    builder.keep_alive(false).timer(TokioTimer::new());
+    loop {
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Mostly a lack of file descriptors, which time mends.
+                tracing::warn!(%error, "cannot take a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        tokio::spawn(async move {
+            // A client that breaks off or dawdles is its own concern.
+            let _ = tokio::time::timeout(CONNECTION_TIME_MAX, connection).await;
+            drop(permit);
+        });
+    }
+}
+
+/// An answer of JSON, one line per field, for people with `curl`.
+fn json(status: StatusCode, value: &impl serde::Serialize) -> Response {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => {
+            (status, [(header::CONTENT_TYPE, "application/json")], text + "\n").into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}

@@ -1,0 +1,99 @@
+//! What the suites need beside a Rust tool chain, installed when it is missing.
+//!
+//! Three ways: Debian packages by `apt-get`, parts of the tool chain by `rustup`, cargo's own
+//! subcommands by `cargo install --locked`. Nothing that is there is touched.
+
+use anyhow::{Result, bail};
+
+use crate::exec::{cargo, is_installed, program};
+
+/// A program and the Debian package that has it.
+const DEBIAN: &[(&str, &str)] = &[("cc", "gcc")];
+
+/// A part of the tool chain: the cargo command that needs it, and its name for rustup.
+const COMPONENTS: &[(&str, &str)] = &[("fmt", "rustfmt"), ("clippy", "clippy")];
+
+/// A subcommand of cargo's: crate and version. A newer one may judge differently, so it is pinned.
+pub(crate) struct CargoTool {
+    name: &'static str,
+    version: &'static str,
+}
+
+/// Runs the tests, each in its own process.
+pub(crate) const NEXTEST: CargoTool = CargoTool { name: "cargo-nextest", version: "0.9.143" };
+/// Checks licences, sources and bans of the dependencies.
+pub(crate) const DENY: CargoTool = CargoTool { name: "cargo-deny", version: "0.20.2" };
+/// Runs the fuzz targets; only for `--long`.
+pub(crate) const FUZZ: CargoTool = CargoTool { name: "cargo-fuzz", version: "0.13.2" };
+
+/// Installs what every run needs.
+pub(crate) fn base() -> Result<()> {
+    debian_packages()?;
+    for (command, component) in COMPONENTS {
+        // Asked by running it: rustup lays a program for each component, there or not.
+        let (there, _) = cargo([command, "--version"]).capture()?;
+        if !there && !program("rustup").args(["component", "add", component]).run()? {
+            bail!("rustup could not add {component}");
+        }
+    }
+    Ok(())
+}
+
+/// Installs one of cargo's subcommands.
+pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<()> {
+    if is_installed(tool.name) {
+        return Ok(());
+    }
+    println!("{} is missing; building it takes a few minutes, once", tool.name);
+    let install = cargo(["install", "--locked", "--version", tool.version, tool.name]);
+    if !install.run()? {
+        bail!("cargo could not install {} {}", tool.name, tool.version);
+    }
+    Ok(())
+}
+
+/// Installs the nightly tool chain that cargo-fuzz builds with.
+pub(crate) fn nightly() -> Result<()> {
+    let (_, list) = program("rustup").args(["toolchain", "list"]).capture()?;
+    if list.lines().any(|line| line.starts_with("nightly")) {
+        return Ok(());
+    }
+    if !program("rustup").args(["toolchain", "install", "nightly", "--profile", "minimal"]).run()? {
+        bail!("rustup could not install the nightly tool chain");
+    }
+    Ok(())
+}
+
+fn debian_packages() -> Result<()> {
+    let missing: Vec<_> = DEBIAN.iter().filter(|(tool, _)| !is_installed(tool)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let tools: Vec<_> = missing.iter().map(|(tool, _)| *tool).collect();
+    let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
+    let by_hand = format!("apt-get install {}", packages.join(" "));
+    if !is_installed("apt-get") {
+        bail!(
+            "the tests need {}: install what Debian calls {}",
+            tools.join(", "),
+            packages.join(" ")
+        );
+    }
+    if !is_root()? {
+        bail!("the tests need {}: run as root: {by_hand}", tools.join(", "));
+    }
+    let install = program("apt-get")
+        .args(["install", "--yes", "--no-install-recommends"])
+        .args(packages)
+        .env("DEBIAN_FRONTEND", "noninteractive");
+    // A machine that was never updated has no lists; a failure shows in the install that follows.
+    if !program("apt-get").args(["update", "--quiet"]).run()? || !install.run()? {
+        bail!("the tests need {}: this failed: {by_hand}", tools.join(", "));
+    }
+    Ok(())
+}
+
+fn is_root() -> Result<bool> {
+    let (_, id) = program("id").args(["-u"]).capture()?;
+    Ok(id.trim() == "0")
+}
