@@ -73,6 +73,29 @@ pub fn service_view(
     node: &NodeContext,
     wants: &Wants,
 ) -> Option<ServiceView> {
+    let (service, candidates, has_endpoints) = decide(state, node, wants)?;
+    Some(ServiceView {
+        service: Arc::new(local_service(service, &has_endpoints)),
+        endpoints: local_endpoints(state, service, candidates, wants),
+    })
+}
+
+/// The service of its view without the endpoints: all that the first round over a whole view needs.
+pub(crate) fn service_alone(
+    state: &ServiceState,
+    node: &NodeContext,
+    wants: &Wants,
+) -> Option<Arc<LocalService>> {
+    let (service, _, has_endpoints) = decide(state, node, wants)?;
+    Some(Arc::new(local_service(service, &has_endpoints)))
+}
+
+/// Decides the scopes of every endpoint, and for each service port in which families any exists.
+fn decide<'a>(
+    state: &'a ServiceState,
+    node: &NodeContext,
+    wants: &Wants,
+) -> Option<(&'a Service, Vec<Candidate<'a>>, Vec<Families>)> {
     let service = state.service.as_deref()?;
     if !service.is_proxied() && !wants.all_services {
         return None;
@@ -86,10 +109,7 @@ pub fn service_view(
             }
         }
     }
-    Some(ServiceView {
-        service: Arc::new(local_service(service, &has_endpoints)),
-        endpoints: local_endpoints(state, service, candidates, wants),
-    })
+    Some((service, candidates, has_endpoints))
 }
 
 /// An endpoint with the service ports that it serves, and what has been decided about it.

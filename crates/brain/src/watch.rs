@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use crate::diff::{Phases, ServiceDelta};
 use crate::global::{GlobalPhases, global_service_ops};
 use crate::store::{Commit, Cursor, ObjectDelta, Revision, Snapshot, Store};
-use crate::view::{NodeContext, ServiceView, Wants, service_view};
+use crate::view::{NodeContext, ServiceView, Wants, service_alone, service_view};
 
 /// The store was dropped: there will never be another difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -206,8 +206,8 @@ impl Iterator for LocalDiff {
 
 /// The whole view, service by service: a joining watcher of a large cluster never holds all of it.
 ///
-/// Order as in every difference: services, named endpoints, anonymous endpoints, other objects. The
-/// second round makes each view again; only services that had anonymous endpoints take a third.
+/// Order as in every difference: services, named endpoints, anonymous endpoints, other objects. Views
+/// are made in the second round; only services that had anonymous endpoints take a third.
 #[derive(Debug)]
 struct WholeView {
     snapshot: Arc<Snapshot>,
@@ -261,7 +261,9 @@ impl WholeView {
                 self.begin(Round::Services);
             }
             Round::Services if index < self.snapshot.services.len() => {
-                self.pending.extend(self.view(index).map(|view| Op::SetService(view.service)));
+                let state = &self.snapshot.services[index];
+                let service = service_alone(state, &self.node, &self.wants);
+                self.pending.extend(service.map(Op::SetService));
             }
             Round::Services => self.begin(Round::Named),
             Round::Named if index < self.snapshot.services.len() => {

@@ -1,5 +1,10 @@
 //! Whatever happens in whatever order, everybody who follows ends with the same state.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 
@@ -421,10 +426,13 @@ fn a_node_that_moves_to_another_zone_gets_another_view() {
 fn a_move_to_another_zone_and_a_change_at_once_are_both_told() {
     let store = Store::new();
     let hinted = |address: &str| -> Object {
-        web_slice("web-1", vec![
-            pod("p", address, "n2").for_zones(&["z1"]),
-            pod("q", "10.0.0.2", "n3").for_zones(&["z2"]),
-        ])
+        web_slice(
+            "web-1",
+            vec![
+                pod("p", address, "n2").for_zones(&["z1"]),
+                pod("q", "10.0.0.2", "n3").for_zones(&["z2"]),
+            ],
+        )
         .into()
     };
     store.apply(set([web().into(), hinted("10.0.0.1"), node("n1", Some("z2")).into()]));

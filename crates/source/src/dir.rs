@@ -303,7 +303,8 @@ fn restore(file: &Path, read_only: bool, report: &mut Report) -> Allocations {
                       for those in use";
         }
     }
-    report.read(Arc::from(file), vec![state_problem(file, &error, remedy)]);
+    // Not as what was read: saving replaces that, and this must be seen.
+    report.scanned(Arc::from(file), vec![state_problem(file, &error, remedy)]);
     Allocations::new()
 }
 

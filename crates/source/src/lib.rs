@@ -11,6 +11,8 @@
 //! - `synced` is true from the batch on that completes the first full state, even an empty one.
 
 pub mod brain;
+pub mod control_plane;
+pub mod dir;
 pub mod intern;
 pub mod kube;
 pub mod manifest;

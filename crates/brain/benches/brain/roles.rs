@@ -10,7 +10,7 @@ use telaio_brain::{ApiServer, Authorizer, Store};
 use telaio_model::{Batch, Object, ObjectChange};
 use telaio_source::Status;
 use telaio_source::dir::{DirOptions, DirSource};
-use telaio_source::kube_api::{KubeOptions, KubeSource};
+use telaio_source::kube::{KubeOptions, KubeSource};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 

@@ -49,7 +49,8 @@ pub fn any_service() -> impl Strategy<Value = Service> {
         vec!["fd00:96::1"],
         vec![],
     ]);
-    let outside = (any::<bool>(), any::<bool>(), select(vec![None, Some(IpMode::Vip), Some(IpMode::Proxy)]));
+    let outside =
+        (any::<bool>(), any::<bool>(), select(vec![None, Some(IpMode::Vip), Some(IpMode::Proxy)]));
     // Most are plain; the last kinds are not for a service proxy.
     let kind = select(vec![0, 0, 0, 0, 0, 0, 1, 2, 3, 4]);
     (select(SERVICES.to_vec()), ports, ips, outside, policy(), policy(), kind).prop_map(
@@ -95,7 +96,8 @@ fn endpoint(is_ipv6: bool) -> impl Strategy<Value = Endpoint> {
         move |(number, has_pod, conditions, zones, nodes, weight)| {
             let address =
                 if is_ipv6 { format!("fd00::{number}") } else { format!("10.0.0.{number}") };
-            let mut value = super::pod(&format!("p{number}"), &address, NODES[usize::from(number % 3)]);
+            let mut value =
+                super::pod(&format!("p{number}"), &address, NODES[usize::from(number % 3)]);
             if !has_pod {
                 value.pod = None;
             }
@@ -135,7 +137,8 @@ fn slice_ports() -> impl Strategy<Value = Vec<EndpointPort>> {
 
 /// A slice of one of the services, of one that never is, or of none. No address occurs twice in it.
 pub fn any_slice() -> impl Strategy<Value = EndpointSlice> {
-    let owner = select(vec![Some("a"), Some("a"), Some("a"), Some("b"), Some("c"), Some("ghost"), None]);
+    let owner =
+        select(vec![Some("a"), Some("a"), Some("a"), Some("b"), Some("c"), Some("ghost"), None]);
     let kind = select(vec![0, 0, 0, 1, 1, 2]);
     (select(vec!["s1", "s2", "s3", "s4"]), owner, slice_ports(), kind)
         .prop_flat_map(|(name, owner, ports, kind)| {
@@ -209,7 +212,8 @@ pub fn any_object() -> impl Strategy<Value = Object> {
 
 fn any_ref() -> impl Strategy<Value = ObjectRef> {
     let refs = SERVICES.map(|name| ObjectRef::new(Kind::Service, key(name)));
-    let slices = ["s1", "s2", "s3", "s4"].map(|name| ObjectRef::new(Kind::EndpointSlice, key(name)));
+    let slices =
+        ["s1", "s2", "s3", "s4"].map(|name| ObjectRef::new(Kind::EndpointSlice, key(name)));
     let nodes = ["n0", "n1"].map(|name| ObjectRef::new(Kind::Node, ObjectKey::cluster(name)));
     let others = [
         ObjectRef::new(Kind::Override, key("o1")),

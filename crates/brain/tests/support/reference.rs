@@ -127,7 +127,9 @@ impl Cluster {
                 let same = offered.name == port.name
                     && offered.protocol.is_none_or(|protocol| protocol == port.protocol);
                 let (true, Some(number)) = (same, offered.port) else { continue };
-                for endpoint in slice.endpoints.iter().filter(|it| super::family(it.address) == family) {
+                for endpoint in
+                    slice.endpoints.iter().filter(|it| super::family(it.address) == family)
+                {
                     let at = SocketAddr::new(endpoint.address, number);
                     let weight = self.weight(&service.meta.key, endpoint);
                     endpoints.entry(at).or_insert_with(|| (endpoint.clone(), weight));
@@ -155,7 +157,8 @@ fn categorize(
     let is_ready = |it: &Endpoint| it.conditions.ready;
     let leaves = |it: &Endpoint| it.conditions.serving && it.conditions.terminating;
     let is_here = |it: &Endpoint| it.node.as_deref() == Some(node);
-    let or = |first: BTreeSet<_>, second: BTreeSet<_>| if first.is_empty() { second } else { first };
+    let or =
+        |first: BTreeSet<_>, second: BTreeSet<_>| if first.is_empty() { second } else { first };
 
     let ready = pick(&is_ready);
     let on_node = pick(&|it| is_ready(it) && names(&nodes(it), node));
@@ -203,10 +206,8 @@ pub fn read_view<'a>(
     for service in services {
         for port in &service.ports {
             for family in service.cluster_ips.iter().map(|ip| family(*ip)) {
-                let mut decision = Decision {
-                    exists: port.has_endpoints.contains(family),
-                    ..Decision::default()
-                };
+                let mut decision =
+                    Decision { exists: port.has_endpoints.contains(family), ..Decision::default() };
                 for endpoint in endpoints.iter().filter(|it| it.key.service == service.key) {
                     let Some((number, scopes)) = endpoint.port_for(port) else { continue };
                     let of_family = |ip: &&IpAddr| super::family(**ip) == family;
