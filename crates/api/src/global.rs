@@ -191,12 +191,16 @@ fn decode_set(
         Set::GlobalNodeInfos => {
             let info = globalv1::NodeInfo::decode(bytes).map_err(malformed)?;
             let message = info.node.ok_or(DecodeError::Missing("a Node"))?;
-            GlobalOp::SetNode(Arc::new(node(message).map_err(|bad| bad.at(path))?))
+            let node = node(message).map_err(|bad| bad.at(path))?;
+            check_path(path, &node.meta.key)?;
+            GlobalOp::SetNode(Arc::new(node))
         }
         Set::GlobalServiceInfos => {
             let info = globalv1::ServiceInfo::decode(bytes).map_err(malformed)?;
             let message = info.service.ok_or(DecodeError::Missing("a Service"))?;
-            GlobalOp::SetService(Arc::new(service(message).map_err(|bad| bad.at(path))?))
+            let service = service(message).map_err(|bad| bad.at(path))?;
+            check_path(path, &service.meta.key)?;
+            GlobalOp::SetService(Arc::new(service))
         }
         Set::GlobalEndpointInfos => {
             let info = globalv1::EndpointInfo::decode(bytes).map_err(malformed)?;
@@ -208,6 +212,15 @@ fn decode_set(
             None => return Ok(None),
         },
     }))
+}
+
+/// What is set must be what its path names, or its deletion would miss it.
+fn check_path(path: &str, key: &ObjectKey) -> Result<(), DecodeError> {
+    let [namespace, name, ..] = split_path(path)?;
+    if *key.namespace == *namespace && *key.name == *name {
+        return Ok(());
+    }
+    Err(DecodeError::WrongObject { path: path.to_owned(), object: key.to_string() })
 }
 
 fn endpoint_key(path: &str) -> Result<GlobalEndpointKey, DecodeError> {

@@ -90,7 +90,9 @@ pub fn decode_op(item: localv1::OpItem) -> Result<Option<Op>, DecodeError> {
 
 fn service_path(path: &str) -> Result<ObjectKey, DecodeError> {
     match path.split_once('/') {
-        Some((namespace, name)) if !name.is_empty() && !name.contains('/') => {
+        Some((namespace, name))
+            if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
+        {
             Ok(ObjectKey::new(namespace, name))
         }
         _ => Err(DecodeError::Path { path: path.to_owned(), form: "namespace/name" }),
@@ -100,7 +102,9 @@ fn service_path(path: &str) -> Result<ObjectKey, DecodeError> {
 fn endpoint_path(path: &str) -> Result<EndpointRef, DecodeError> {
     let mut parts = path.splitn(3, '/');
     match (parts.next(), parts.next(), parts.next()) {
-        (Some(namespace), Some(service), Some(id)) if !service.is_empty() && !id.is_empty() => {
+        (Some(namespace), Some(service), Some(id))
+            if !namespace.is_empty() && !service.is_empty() && !id.is_empty() =>
+        {
             Ok(EndpointRef { service: ObjectKey::new(namespace, service), id: id.into() })
         }
         _ => Err(DecodeError::Path { path: path.to_owned(), form: "namespace/service/endpoint" }),
@@ -248,7 +252,10 @@ fn endpoint_message(endpoint: &LocalEndpoint) -> localv1::Endpoint {
                 scopes: Some(scopes_message(port.scopes)),
             })
             .collect(),
-        scopes: Some(scopes_message(endpoint.scopes())),
+        // With every port listed, what they say together; else what holds for the others.
+        scopes: Some(scopes_message(
+            endpoint.unlisted_ports.unwrap_or_else(|| endpoint.scopes()),
+        )),
         state: Some(localv1::EndpointState {
             ready: endpoint.conditions.ready,
             serving: endpoint.conditions.serving,

@@ -11,7 +11,7 @@
 //! anew with a snapshot. A slow watcher costs its own view, never more.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
 use telaio_model::{
@@ -182,8 +182,11 @@ impl Store {
     /// count.
     pub fn set_time(&self, now_s: i64) -> Option<Revision> {
         let mut inner = self.inner.write();
-        inner.now_s = now_s;
         let mut dirty = BTreeSet::new();
+        if now_s < inner.now_s {
+            inner.revive_overrides(now_s, &mut dirty);
+        }
+        inner.now_s = now_s;
         while let Some((until, service)) = inner.expiries.first().cloned() {
             if until > now_s {
                 break;
@@ -198,7 +201,12 @@ impl Store {
 
     fn announce(&self, revision: Option<Revision>) -> Option<Revision> {
         if let Some(revision) = revision {
-            self.head.send_replace(revision);
+            // Of two writers the later one may come here first: its revision must stand.
+            self.head.send_if_modified(|head| {
+                let is_newer = revision > *head;
+                *head = revision.max(*head);
+                is_newer
+            });
         }
         revision
     }
@@ -247,11 +255,11 @@ impl Store {
     /// A cursor for a new watcher, which keeps nothing until it is moved to a revision.
     pub(crate) fn cursor(self: &Arc<Self>) -> Cursor {
         self.inner.write().watchers += 1;
-        Cursor { store: Arc::clone(self), at: None }
+        Cursor { store: Arc::downgrade(self), at: None }
     }
 
     /// The commits after `revision`, oldest first; `None` if they are no longer all kept.
-    pub(crate) fn commits_since(&self, revision: Revision) -> Option<Vec<Arc<Commit>>> {
+    fn commits_since(&self, revision: Revision) -> Option<Vec<Arc<Commit>>> {
         let inner = self.inner.read();
         if revision >= inner.revision {
             return Some(Vec::new());
@@ -260,7 +268,10 @@ impl Store {
         if first > revision + 1 {
             return None;
         }
-        Some(inner.log.iter().filter(|commit| commit.revision > revision).cloned().collect())
+        // Found by halving: the log is as long as the slowest watcher makes it, and the others must
+        // not pay for that.
+        let start = inner.log.partition_point(|commit| commit.revision <= revision);
+        Some(inner.log.range(start..).cloned().collect())
     }
 }
 
@@ -360,6 +371,19 @@ impl Inner {
         }
     }
 
+    /// For a clock that was set back: overrides that had ended and now count again.
+    fn revive_overrides(&mut self, now_s: i64, dirty: &mut BTreeSet<ObjectKey>) {
+        for object in self.objects.values() {
+            if let Object::Override(entry) = object
+                && let Some(until) = entry.until_s
+                && (now_s + 1..=self.now_s).contains(&until)
+            {
+                self.expiries.insert((until, entry.service.clone()));
+                dirty.insert(entry.service.clone());
+            }
+        }
+    }
+
     /// Builds the states that changed and logs the commit. Returns whether anything did.
     fn commit(
         &mut self,
@@ -432,16 +456,17 @@ impl Inner {
 }
 
 /// A watcher's place in the log. Commits after it are kept, within the bound; dropping it lets go.
+/// It does not hold the store: when the last other owner drops that, the watcher ends too.
 #[derive(Debug)]
 pub(crate) struct Cursor {
-    store: Arc<Store>,
+    store: Weak<Store>,
     at: Option<Revision>,
 }
 
 impl Cursor {
     /// Takes the whole state and stands at its revision; `None` while it is not complete.
     pub(crate) fn begin(&mut self) -> Option<Arc<Snapshot>> {
-        let store = Arc::clone(&self.store);
+        let store = self.store.upgrade()?;
         let mut inner = store.inner.write();
         if !inner.synced {
             return None;
@@ -456,8 +481,9 @@ impl Cursor {
 
     /// Moves on to a revision that the watcher has now.
     pub(crate) fn move_to(&mut self, revision: Revision) {
-        let store = Arc::clone(&self.store);
-        self.place(&mut store.inner.write(), Some(revision));
+        if let Some(store) = self.store.upgrade() {
+            self.place(&mut store.inner.write(), Some(revision));
+        }
     }
 
     fn place(&mut self, inner: &mut Inner, revision: Option<Revision>) {
@@ -475,16 +501,18 @@ impl Cursor {
         inner.trim_log();
     }
 
-    pub(crate) fn store(&self) -> &Arc<Store> {
-        &self.store
+    /// The commits after `revision`, as [`Store::commits_since`]; `None` also if the store is gone.
+    pub(crate) fn commits_since(&self, revision: Revision) -> Option<Vec<Arc<Commit>>> {
+        self.store.upgrade()?.commits_since(revision)
     }
 }
 
 impl Drop for Cursor {
     fn drop(&mut self) {
-        let store = Arc::clone(&self.store);
-        let mut inner = store.inner.write();
-        self.place(&mut inner, None);
-        inner.watchers -= 1;
+        if let Some(store) = self.store.upgrade() {
+            let mut inner = store.inner.write();
+            self.place(&mut inner, None);
+            inner.watchers -= 1;
+        }
     }
 }

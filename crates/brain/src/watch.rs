@@ -75,7 +75,7 @@ impl Follower {
             let head = *self.head.borrow_and_update();
             match self.at {
                 Some(at) if at >= head => {}
-                Some(at) => match self.cursor.store().commits_since(at) {
+                Some(at) => match self.cursor.commits_since(at) {
                     Some(commits) if commits.is_empty() => self.at = Some(head),
                     Some(commits) => {
                         let last = commits.last().map_or(head, |commit| commit.revision);

@@ -202,7 +202,7 @@ impl Worker {
             self.report.scanned(Arc::from(path), problems);
         }
         let gone = findings.gone.into_iter().map(|path| (path, None));
-        let read = load::load(findings.to_read.into_iter().collect(), &self.ctx);
+        let read = load::load(findings.to_read, &self.ctx);
         let mut contents = Vec::with_capacity(gone.len() + read.len());
         for (path, content) in gone.chain(read) {
             let file: Arc<Path> = Arc::from(path);

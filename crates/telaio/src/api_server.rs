@@ -15,8 +15,6 @@ use crate::servers::bind;
 /// The API while it is served; dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct ApiTask {
-    /// Where it listens.
-    pub(crate) address: SocketAddr,
     task: JoinHandle<Result<(), tonic::transport::Error>>,
     stop: watch::Sender<bool>,
 }
@@ -40,7 +38,7 @@ impl ApiTask {
         let stopping = async move { drop(stopped.wait_for(|stop| *stop).await) };
         let task = tokio::spawn(server.serve(listener, tls, stopping));
         tracing::info!(api = %address, tls = encrypted, "serving the Global and Local API");
-        Ok(Self { address, task, stop })
+        Ok(Self { task, stop })
     }
 
     /// Ends when the server has failed. Without one, never. Cancel-safe.

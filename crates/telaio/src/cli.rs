@@ -77,8 +77,14 @@ impl Command {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Source")]
 pub(crate) struct SourceArgs {
-    /// Where to read from: kube[:KUBECONFIG], dir:PATH or brain:URL [default: kube inside a cluster]
-    #[arg(long, value_name = "SOURCE")]
+    /// Where to read from.
+    // Its brackets would be links in a comment.
+    #[arg(
+        long,
+        value_name = "SOURCE",
+        help = "Where to read from: kube[:KUBECONFIG], dir:PATH or brain:URL [default: kube \
+                  inside a cluster]"
+    )]
     pub(crate) source: Option<SourceSpec>,
 
     /// Networks from which a dir source gives addresses to services that name none
@@ -95,16 +101,16 @@ pub(crate) struct SourceArgs {
 #[command(next_help_heading = "TLS")]
 pub(crate) struct TlsArgs {
     /// Our certificate chain (PEM): as a server, and as a client of a brain
-    #[arg(long, value_name = "FILE")]
-    pub(crate) tls_cert: Option<PathBuf>,
+    #[arg(long = "tls-cert", id = "tls_cert", value_name = "FILE")]
+    pub(crate) cert: Option<PathBuf>,
 
     /// The key of the certificate (PEM)
-    #[arg(long, value_name = "FILE")]
-    pub(crate) tls_key: Option<PathBuf>,
+    #[arg(long = "tls-key", id = "tls_key", value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
 
     /// The authority that peers' certificates must come from (PEM); a server then asks for one
-    #[arg(long, value_name = "FILE")]
-    pub(crate) tls_ca: Option<PathBuf>,
+    #[arg(long = "tls-ca", id = "tls_ca", value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
 }
 
 /// What is logged, and how.
@@ -148,8 +154,10 @@ pub(crate) struct ConfigArgs {
 /// The directory for what must outlive the process.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StateArgs {
-    /// Directory for what must outlive the process
-    #[arg(long, value_name = "DIR", default_value_os_t = crate::state_dir::default_path())]
+    /// Directory for what must outlive the process [default: /var/lib/telaio for root, else
+    /// ~/.local/state/telaio]
+    #[arg(long, value_name = "DIR", default_value_os_t = crate::state_dir::default_path(),
+          hide_default_value = true)]
     pub(crate) state_dir: PathBuf,
 }
 
@@ -159,8 +167,9 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
 
-    /// The node whose view is taken
-    #[arg(long, value_name = "NAME", default_value_t = crate::node_name::host_name())]
+    /// The node whose view is taken [default: the host's name]
+    #[arg(long, value_name = "NAME", default_value_t = crate::node_name::host_name(),
+          hide_default_value = true)]
     pub(crate) node: String,
 
     /// What to manage (this build: services)
@@ -174,7 +183,8 @@ pub(crate) struct RunArgs {
 
     /// Sync once, then exit
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, value_name = "BOOL",
-          default_value = "false", default_missing_value = "true",
+          default_value = "false", default_missing_value = "true", hide_default_value = true,
+          hide_possible_values = true,
           value_parser = BoolishValueParser::new())]
     pub(crate) once: bool,
 
@@ -245,19 +255,25 @@ pub(crate) struct BrainArgs {
     pub(crate) log: LogArgs,
 }
 
-/// `telaio render`.
+/// `telaio render`. What it cannot read it says by itself, so its log is quiet.
 #[derive(Debug, Args)]
+#[command(mut_arg("log_level", |arg| arg.default_value("error")))]
 pub(crate) struct RenderArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
 
-    /// The node whose view is taken
-    #[arg(long, value_name = "NAME", default_value_t = crate::node_name::host_name())]
+    /// The node whose view is taken [default: the host's name]
+    #[arg(long, value_name = "NAME", default_value_t = crate::node_name::host_name(),
+          hide_default_value = true)]
     pub(crate) node: String,
 
     /// What to print: view is the node view itself
     #[arg(long, value_name = "BACKEND", default_value = "view")]
     pub(crate) backend: String,
+
+    /// Directory of an agent whose given addresses are to be shown; it is only read
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
 
     /// How long to wait for the first full state of a source
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
@@ -310,7 +326,8 @@ pub(crate) struct VersionArgs {
 pub(crate) struct DemoArgs {
     /// Check what is shown, ask nobody, then exit: 0 if all is as it should be
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, value_name = "BOOL",
-          default_value = "false", default_missing_value = "true",
+          default_value = "false", default_missing_value = "true", hide_default_value = true,
+          hide_possible_values = true,
           value_parser = BoolishValueParser::new())]
     pub(crate) check: bool,
 
@@ -338,7 +355,7 @@ fn port_range(text: &str) -> Result<PortRange, String> {
 }
 
 /// The longest time a setting may be: far beyond any use, far below any overflow.
-const DURATION_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+const DURATION_MAX: Duration = Duration::from_hours(7 * 24);
 
 fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a time such as 10ms, 1s or 1m30s");

@@ -12,7 +12,7 @@ pub(crate) use render::render;
 pub(crate) use run::run;
 pub(crate) use status::status;
 
-use telaio_source::Status;
+use telaio_source::{Problem, SourceSpec, Status};
 
 use crate::cli::Command;
 use crate::exit::CommandError;
@@ -27,18 +27,25 @@ fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
 }
 
 /// Says on standard error what the source could not read, for commands that run once: bad input, if
-/// there is any.
-fn report_problems(source: &Status) -> Result<(), CommandError> {
+/// there is any. Trouble with a server that did not keep the state from being complete is no fault of
+/// the input.
+fn report_problems(spec: &SourceSpec, source: &Status) -> Result<(), CommandError> {
     let problems = source.problems();
-    if problems.is_empty() {
-        return Ok(());
-    }
     for problem in &problems {
         eprintln!("telaio: {problem}");
     }
-    let count = problems.len();
-    let noun = if count == 1 { "problem" } else { "problems" };
-    Err(CommandError::bad_input(format!("{count} {noun} in the input; the rest was used")))
+    let of_input = |problem: &&Problem| match spec {
+        SourceSpec::Dir(_) => true,
+        SourceSpec::Kube(_) | SourceSpec::Brain(_) => problem.object.is_some(),
+    };
+    match problems.iter().filter(of_input).count() {
+        0 => Ok(()),
+        1 => Err(CommandError::bad_input("one problem in the input; the rest was used")),
+        count => {
+            let message = format!("{count} problems in the input; the rest was used");
+            Err(CommandError::bad_input(message))
+        }
+    }
 }
 
 /// Reads the settings again. The log level changes at once; `apply` does what else can be done while

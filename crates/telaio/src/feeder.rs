@@ -36,7 +36,7 @@ pub(crate) enum ViewOrigin {
 /// A view that is being followed.
 enum View {
     Store(LocalWatch),
-    Brain(LocalClient),
+    Brain(Box<LocalClient>),
 }
 
 /// What a node agent asks for: its services, and nodes, to know when it is about to go.
@@ -52,7 +52,7 @@ impl ViewOrigin {
             Self::Store(store) => View::Store(LocalWatch::new(store, Arc::clone(node), wants())),
             Self::Brain(options, status) => {
                 let (options, status) = (options.clone(), Arc::clone(status));
-                View::Brain(LocalClient::new(options, Arc::clone(node), status))
+                View::Brain(Box::new(LocalClient::new(options, Arc::clone(node), status)))
             }
         }
     }

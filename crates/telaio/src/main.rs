@@ -18,6 +18,7 @@ mod manual;
 mod monitor;
 mod node_name;
 mod plane;
+mod progress;
 mod servers;
 mod settings;
 mod shutdown;

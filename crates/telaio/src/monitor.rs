@@ -15,10 +15,12 @@ use telaio_brain::Store;
 use telaio_reconcile::{SyncHandle, SyncStats};
 use telaio_source::Status;
 
-pub(crate) use report::{Report, SourceReport, StoreReport, SyncSummary};
+pub(crate) use report::{Report, SyncSummary};
+#[cfg(test)]
+pub(crate) use report::{SourceReport, StoreReport};
 
 /// How long a change may wait for its sync before we call ourselves unwell; kube-proxy's value.
-const PENDING_AGE_MAX: Duration = Duration::from_secs(60);
+const PENDING_AGE_MAX: Duration = Duration::from_mins(1);
 
 /// What does not change while we run.
 #[derive(Debug, Clone, Default)]

@@ -77,7 +77,7 @@ pub(crate) fn command() -> clap::Command {
         sub.mut_args(|arg| match option_name(&arg) {
             Some(name) => {
                 let variable = format!("{ENV_PREFIX}{}", name.to_uppercase().replace('-', "_"));
-                arg.env(variable)
+                arg.env(variable).hide_env_values(true)
             }
             None => arg,
         })

@@ -3,12 +3,16 @@
 //! [`Supply`] starts the source that `--source` names and applies what it sends to a
 //! [`Store`]. Everything else reads the store.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use telaio_api::proto::localv1::Set;
+use telaio_api::sets;
 use telaio_brain::Store;
+use telaio_model::Kind;
 use telaio_source::brain::{BrainOptions, GlobalClient};
+use telaio_source::dir::{DirOptions, DirSource};
 use telaio_source::kube::{KubeOptions, KubeSource};
 use telaio_source::{BATCH_QUEUE_MAX, SourceSpec, Status};
 use tokio::sync::mpsc;
@@ -47,6 +51,38 @@ pub(crate) struct SupplyOptions {
     pub(crate) tls: TlsArgs,
     /// Where a directory source remembers the addresses that it gave; `None` remembers nothing.
     pub(crate) state_dir: Option<PathBuf>,
+    /// The state directory is somebody else's: it is read and never written.
+    pub(crate) state_read_only: bool,
+}
+
+impl SupplyOptions {
+    fn dir(&self, path: &Path, status: &Arc<Status>) -> DirSource {
+        let ports = self.source.node_port_range;
+        let options = DirOptions {
+            service_cidrs: self.source.service_cidr.clone(),
+            node_port_range: ports.first..=ports.last,
+            state_dir: self.state_dir.clone(),
+            state_read_only: self.state_read_only,
+            ..DirOptions::default()
+        };
+        DirSource::new(path, options, Arc::clone(status))
+    }
+
+    async fn kube(
+        &self,
+        kubeconfig: Option<PathBuf>,
+        status: &Arc<Status>,
+        options: KubeOptions,
+    ) -> Result<KubeSource, CommandError> {
+        let options = KubeOptions {
+            kinds: plane::kinds(&self.planes),
+            headless: self.planes.contains(&Plane::Ingress),
+            ..options
+        };
+        KubeSource::connect(kubeconfig, options, Arc::clone(status))
+            .await
+            .map_err(|error| CommandError::BadInput(error.into()))
+    }
 }
 
 /// The cluster's state, kept up to date for as long as this lives.
@@ -72,21 +108,17 @@ impl Supply {
         let (sender, batches) = mpsc::channel(BATCH_QUEUE_MAX);
         match spec {
             SourceSpec::Brain(url) => {
-                let brain = brain_options(url, &options.tls)?;
+                let brain = cluster_options(url, &options.tls, &options.planes)?;
                 tasks.spawn(GlobalClient::new(brain, Arc::clone(&status)).run(sender));
             }
             SourceSpec::Kube(kubeconfig) => {
-                let kube = KubeOptions {
-                    kinds: plane::kinds(&options.planes),
-                    headless: options.planes.contains(&Plane::Ingress),
-                    ..KubeOptions::default()
-                };
-                let source = KubeSource::connect(kubeconfig.clone(), kube, Arc::clone(&status))
-                    .await
-                    .map_err(|error| CommandError::BadInput(error.into()))?;
+                let source =
+                    options.kube(kubeconfig.clone(), &status, KubeOptions::default()).await?;
                 tasks.spawn(source.run(sender));
             }
-            SourceSpec::Dir(_) => unreachable!(),
+            SourceSpec::Dir(path) => {
+                tasks.spawn(options.dir(path, &status).run(sender));
+            }
         }
         tasks.spawn(apply_all(Arc::clone(&store), batches));
         Ok(Self { store, status, tasks })
@@ -100,30 +132,77 @@ impl Supply {
             None => std::future::pending().await,
         }
     }
-
-    /// Waits for the first full state.
-    pub(crate) async fn synced(&self, time_max: Duration) -> Result<(), CommandError> {
-        let mut revisions = self.store.subscribe();
-        let complete = revisions.wait_for(|_| self.store.is_synced());
-        match tokio::time::timeout(time_max, complete).await {
-            Ok(_) => Ok(()),
-            Err(_) => Err(CommandError::failed(self.no_state(time_max))),
-        }
-    }
-
-    fn no_state(&self, waited: Duration) -> String {
-        let mut text = format!("the source gave no full state within {waited:?}");
-        for problem in self.status.problems().iter().take(5) {
-            text.push_str("\n  ");
-            text.push_str(&problem.to_string());
-        }
-        text
-    }
 }
 
-/// How to reach a brain, with what our own service proxy asks of it.
-pub(crate) fn brain_options(url: &str, tls: &TlsArgs) -> Result<BrainOptions, CommandError> {
-    Ok(BrainOptions { tls: tls.client(url)?, ..BrainOptions::new(url) })
+/// The cluster's state as it is now, read once.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    /// The state.
+    pub(crate) store: Arc<Store>,
+    /// What could not be read.
+    pub(crate) status: Arc<Status>,
+}
+
+/// Reads the source once, for commands that run once.
+pub(crate) async fn load_once(
+    spec: &SourceSpec,
+    options: &SupplyOptions,
+    time_max: Duration,
+) -> Result<Loaded, CommandError> {
+    let status = Arc::new(Status::default());
+    let batches = match spec {
+        SourceSpec::Dir(path) => {
+            let source = options.dir(path, &status);
+            let batch = tokio::task::block_in_place(|| source.load_once());
+            if !batch.synced {
+                let problems: Vec<_> = status.problems().iter().map(ToString::to_string).collect();
+                return Err(CommandError::bad_input(format!(
+                    "{spec} cannot be read: {}",
+                    problems.join("\n")
+                )));
+            }
+            vec![batch]
+        }
+        SourceSpec::Kube(kubeconfig) => {
+            let patience = KubeOptions { load_timeout: time_max, ..KubeOptions::default() };
+            let source = options.kube(kubeconfig.clone(), &status, patience).await?;
+            source.load_once().await.map_err(|error| CommandError::Failed(error.into()))?
+        }
+        SourceSpec::Brain(url) => {
+            let client = GlobalClient::new(
+                cluster_options(url, &options.tls, &options.planes)?,
+                Arc::clone(&status),
+            );
+            let answer = tokio::time::timeout(time_max, client.load_once()).await;
+            let batch = answer
+                .map_err(|_| CommandError::failed(format!("{url} gave no state in time")))?
+                .map_err(|error| CommandError::Failed(error.into()))?;
+            vec![batch]
+        }
+    };
+    let store = Store::new();
+    store.set_time(now_s());
+    for batch in batches {
+        store.apply(batch);
+    }
+    Ok(Loaded { store, status })
+}
+
+/// How to reach a brain that makes the view for us, with what our own service proxy asks of it.
+pub(crate) fn view_options(url: &str, tls: &TlsArgs) -> Result<BrainOptions, CommandError> {
+    let mut sets = vec![Set::ServingEndpoints];
+    sets.extend(sets::set_of(Kind::Node));
+    Ok(BrainOptions { tls: tls.client(url)?, sets, ..BrainOptions::new(url) })
+}
+
+/// How to reach a brain whose raw cluster we take, with what these planes need of it.
+fn cluster_options(
+    url: &str,
+    tls: &TlsArgs,
+    planes: &[Plane],
+) -> Result<BrainOptions, CommandError> {
+    let sets = plane::kinds(planes).into_iter().filter_map(sets::set_of).collect();
+    Ok(BrainOptions { tls: tls.client(url)?, sets, ..BrainOptions::new(url) })
 }
 
 async fn apply_all(store: Arc<Store>, mut batches: mpsc::Receiver<telaio_source::Batch>) {

@@ -24,7 +24,7 @@ fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
 impl TlsArgs {
     /// Certificate and key, which come together or not at all.
     fn identity(&self) -> Result<Option<(&PathBuf, &PathBuf)>, CommandError> {
-        match (&self.tls_cert, &self.tls_key) {
+        match (&self.cert, &self.key) {
             (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
             (None, None) => Ok(None),
             _ => {
@@ -36,7 +36,7 @@ impl TlsArgs {
     /// For serving; `None` without a certificate of ours: then the API is in the clear.
     pub(crate) fn server(&self) -> Result<Option<ServerTlsConfig>, CommandError> {
         let Some((certificate, key)) = self.identity()? else {
-            return match &self.tls_ca {
+            return match &self.ca {
                 None => Ok(None),
                 Some(_) => Err(CommandError::bad_input(
                     "--tls-ca alone cannot serve: give --tls-cert and --tls-key too",
@@ -45,7 +45,7 @@ impl TlsArgs {
         };
         let identity = Identity::from_pem(read(certificate)?, read(key)?);
         let config = ServerTlsConfig::new().identity(identity);
-        Ok(Some(match &self.tls_ca {
+        Ok(Some(match &self.ca {
             Some(ca) => config.client_ca_root(Certificate::from_pem(read(ca)?)),
             None => config,
         }))
@@ -57,7 +57,7 @@ impl TlsArgs {
         if !url.starts_with("https:") {
             return Ok(None);
         }
-        let Some(ca) = self.tls_ca.clone() else {
+        let Some(ca) = self.ca.clone() else {
             return Err(CommandError::bad_input(format!(
                 "{url} needs --tls-ca, the authority that the brain's certificate comes from"
             )));
@@ -76,7 +76,7 @@ mod tests {
 
     fn args(cert: Option<&str>, key: Option<&str>, ca: Option<&str>) -> TlsArgs {
         let path = |text: Option<&str>| text.map(PathBuf::from);
-        TlsArgs { tls_cert: path(cert), tls_key: path(key), tls_ca: path(ca) }
+        TlsArgs { cert: path(cert), key: path(key), ca: path(ca) }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::plane::{self, Plane};
 const SOURCES: &[&str] = &["kube", "dir", "brain"];
 
 #[derive(Serialize)]
-struct Version {
+struct Build {
     version: &'static str,
     target: &'static str,
     planes: Vec<String>,
@@ -23,7 +23,7 @@ struct Version {
 
 /// Prints it.
 pub(crate) fn print(output: Output, mut out: impl Write) -> Result<()> {
-    let version = Version {
+    let build = Build {
         version: env!("CARGO_PKG_VERSION"),
         target: env!("TELAIO_TARGET"),
         planes: plane::names(Plane::RUNNABLE),
@@ -32,13 +32,13 @@ pub(crate) fn print(output: Output, mut out: impl Write) -> Result<()> {
         tls: "rustls with aws-lc-rs",
     };
     match output {
-        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&version)?)?,
+        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&build)?)?,
         Output::Text => {
-            writeln!(out, "telaio {} ({})", version.version, version.target)?;
-            writeln!(out, "planes:   {}", version.planes.join(", "))?;
-            writeln!(out, "backends: {}", version.backends.join(", "))?;
-            writeln!(out, "sources:  {}", version.sources.join(", "))?;
-            writeln!(out, "TLS:      {}", version.tls)?;
+            writeln!(out, "telaio {} ({})", build.version, build.target)?;
+            writeln!(out, "planes:   {}", build.planes.join(", "))?;
+            writeln!(out, "backends: {}", build.backends.join(", "))?;
+            writeln!(out, "sources:  {}", build.sources.join(", "))?;
+            writeln!(out, "TLS:      {}", build.tls)?;
         }
     }
     Ok(())

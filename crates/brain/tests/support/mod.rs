@@ -2,6 +2,7 @@
 //! operations as a node agent would, checking each against what it has.
 #![allow(
     dead_code,
+    unreachable_pub,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,

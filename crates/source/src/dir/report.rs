@@ -75,6 +75,9 @@ impl Report {
     }
 
     fn set(&mut self, file: Arc<Path>, finder: Finder, problems: Vec<Problem>) {
+        if problems.is_empty() && !self.files.contains_key(&file) {
+            return;
+        }
         let finders = self.files.entry(file.clone()).or_default();
         let before = if problems.is_empty() {
             finders.remove(&finder).unwrap_or_default()

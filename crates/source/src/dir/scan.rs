@@ -4,8 +4,8 @@
 //! mounted ConfigMaps. A directory is watched before it is listed, so nothing that comes later is
 //! missed.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,8 +59,8 @@ impl Stamp {
 /// What a scan found.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// Files that are new or may have changed.
-    pub(super) to_read: BTreeSet<PathBuf>,
+    /// Files that are new or may have changed, in order.
+    pub(super) to_read: Vec<PathBuf>,
     /// Files that are no more.
     pub(super) gone: BTreeSet<PathBuf>,
     /// Paths that were looked at, with what is wrong with them.
@@ -121,9 +121,10 @@ impl Scanner {
                 continue;
             }
             let known = self.known_below(&path);
-            let mut seen = BTreeSet::new();
-            self.look(&path, read_anyway, &mut seen, &mut findings);
-            for gone in known.difference(&seen) {
+            let mut seen = HashSet::new();
+            let is_link = std::fs::symlink_metadata(&path).is_ok_and(|m| m.is_symlink());
+            self.look(&path, is_link, read_anyway, &mut seen, &mut findings);
+            for gone in known.iter().filter(|path| !seen.contains(*path)) {
                 self.forget(gone, &mut findings);
             }
             for mended in known {
@@ -135,6 +136,8 @@ impl Scanner {
                 done = Some(path);
             }
         }
+        findings.to_read.sort_unstable();
+        findings.to_read.dedup();
         findings
     }
 
@@ -156,7 +159,7 @@ impl Scanner {
         let real = self.dirs.remove(path);
         self.watches.forget(path, real.as_deref());
         if self.files.remove(path).is_some() {
-            findings.to_read.remove(path);
+            findings.to_read.retain(|to_read| to_read != path);
             findings.gone.insert(path.to_owned());
         }
         if self.with_problems.remove(path) {
@@ -175,7 +178,7 @@ impl Scanner {
         };
         findings.root_missing = true;
         let message = format!("cannot be read: {error}; what was read before stands");
-        self.problem(&root, message, &mut BTreeSet::new(), findings);
+        self.problem(&root, message, &mut HashSet::new(), findings);
     }
 
     /// Watches the links that a path is reached through.
@@ -193,12 +196,12 @@ impl Scanner {
     fn look(
         &mut self,
         path: &Path,
+        is_link: bool,
         read_anyway: bool,
-        seen: &mut BTreeSet<PathBuf>,
+        seen: &mut HashSet<PathBuf>,
         findings: &mut Findings,
     ) {
         let is_root = path == self.root;
-        let is_link = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
         let is_manifest = is_root || Format::of(path).is_some();
         if is_root || (is_link && (is_manifest || path.extension().is_none() || path.is_dir())) {
             self.watch_entries(path);
@@ -228,7 +231,7 @@ impl Scanner {
         path: &Path,
         metadata: &Metadata,
         read_anyway: bool,
-        seen: &mut BTreeSet<PathBuf>,
+        seen: &mut HashSet<PathBuf>,
         findings: &mut Findings,
     ) {
         let stamp = Stamp::of(metadata);
@@ -241,11 +244,11 @@ impl Scanner {
         seen.insert(path.to_owned());
         if read_anyway || known != Some(stamp) {
             self.files.insert(path.to_owned(), stamp);
-            findings.to_read.insert(path.to_owned());
+            findings.to_read.push(path.to_owned());
         }
     }
 
-    fn look_into(&mut self, path: &Path, seen: &mut BTreeSet<PathBuf>, findings: &mut Findings) {
+    fn look_into(&mut self, path: &Path, seen: &mut HashSet<PathBuf>, findings: &mut Findings) {
         let real = match path.canonicalize() {
             Ok(real) => real,
             Err(error) => {
@@ -277,8 +280,8 @@ impl Scanner {
                 return;
             }
         };
-        for name in names {
-            self.look(&path.join(name), false, seen, findings);
+        for (name, is_link) in names {
+            self.look(&path.join(name), is_link, false, seen, findings);
         }
     }
 
@@ -291,7 +294,7 @@ impl Scanner {
         &mut self,
         path: &Path,
         message: String,
-        seen: &mut BTreeSet<PathBuf>,
+        seen: &mut HashSet<PathBuf>,
         findings: &mut Findings,
     ) {
         let origin = path.display().to_string();
@@ -302,13 +305,15 @@ impl Scanner {
     }
 }
 
-/// The names in a directory that are not hidden, in order.
-fn list(path: &Path) -> io::Result<BTreeSet<std::ffi::OsString>> {
-    let mut names = BTreeSet::new();
+/// The names in a directory that are not hidden, in order, and whether they are links.
+fn list(path: &Path) -> io::Result<BTreeMap<OsString, bool>> {
+    let mut names = BTreeMap::new();
     for entry in std::fs::read_dir(path)? {
-        let name = entry?.file_name();
+        let entry = entry?;
+        let name = entry.file_name();
         if !is_hidden(&name) {
-            names.insert(name);
+            let is_link = entry.file_type().is_ok_and(|file_type| file_type.is_symlink());
+            names.insert(name, is_link);
         }
     }
     Ok(names)

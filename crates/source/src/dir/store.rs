@@ -3,11 +3,11 @@
 //! What always holds: of several declarations of one object the first by path, then by line, stands;
 //! a file that once was read without a fault keeps what it declared then until it is again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use telaio_model::ObjectRef;
+use telaio_model::{Object, ObjectRef};
 
 use crate::Problem;
 use crate::control_plane::{Change, Declared, Origin};
@@ -32,9 +32,12 @@ struct Declaration {
 /// The declarations of all files.
 #[derive(Debug, Default)]
 pub(super) struct Store {
-    files: BTreeMap<Arc<Path>, FileState>,
+    /// Never walked through, so it need not be in order; comparing paths is slow.
+    files: HashMap<Arc<Path>, FileState>,
     /// Who declares an object, the one that stands first. Nearly always one.
     declarations: BTreeMap<ObjectRef, Vec<Declaration>>,
+    /// Objects that several declare, with the files whose declaration does not stand.
+    duplicates: BTreeMap<ObjectRef, BTreeSet<Arc<Path>>>,
 }
 
 /// What came of new file contents.
@@ -42,8 +45,18 @@ pub(super) struct Store {
 pub(super) struct StoreChanges {
     /// For the control plane.
     pub(super) changes: Vec<Change>,
-    /// For each declaration that was looked at: what is wrong with it beside others.
+    /// Declarations of which there is something new to say: what is wrong with them beside others.
     pub(super) duplicates: BTreeMap<(Arc<Path>, ObjectRef), Vec<Problem>>,
+}
+
+/// Whether two declarations mean the same. Where they stand matters only for services, of which the
+/// first keeps an address that several write.
+fn is_same(before: &Declared, after: &Declared) -> bool {
+    if matches!(after.object, Object::Service(_)) {
+        before == after
+    } else {
+        before.object == after.object
+    }
 }
 
 impl Store {
@@ -53,37 +66,37 @@ impl Store {
         contents: impl IntoIterator<Item = (Arc<Path>, Option<FileContent>)>,
     ) -> StoreChanges {
         let mut before: BTreeMap<ObjectRef, Option<Declared>> = BTreeMap::new();
-        let mut duplicates = BTreeMap::new();
         for (file, content) in contents {
-            let touched = self.replace(&file, content, &mut before);
-            duplicates.extend(touched.into_iter().map(|object| ((file.clone(), object), Vec::new())));
+            self.replace(&file, content, &mut before);
         }
         let mut changes = Vec::new();
+        let mut duplicates = BTreeMap::new();
         for (object, before) in before {
-            duplicates.extend(self.duplicates(&object));
-            match self.standing(&object) {
-                after if after == before => {}
-                Some(after) => changes.push(Change::Set(after)),
-                None => changes.push(Change::Delete(object)),
+            self.find_duplicates(&object, &mut duplicates);
+            match (before, self.standing(&object)) {
+                (None, None) => {}
+                (Some(before), Some(after)) if is_same(&before, &after) => {}
+                (_, Some(after)) => changes.push(Change::Set(after)),
+                (Some(_), None) => changes.push(Change::Delete(object)),
             }
         }
         StoreChanges { changes, duplicates }
     }
 
-    /// Replaces what one file declares, noting in `before` what stood; gives the objects touched.
+    /// Replaces what one file declares, noting in `before` what stood of each object touched.
     fn replace(
         &mut self,
         file: &Arc<Path>,
         content: Option<FileContent>,
         before: &mut BTreeMap<ObjectRef, Option<Declared>>,
-    ) -> BTreeSet<ObjectRef> {
+    ) {
         let was_good = self.files.get(file).is_some_and(|state| state.was_good);
         let state = match content {
             None => None,
             Some(content) => {
                 let is_good = content.problems.is_empty();
                 if was_good && !is_good {
-                    return BTreeSet::new();
+                    return;
                 }
                 Some(FileState { objects: content.objects, was_good: is_good })
             }
@@ -117,7 +130,6 @@ impl Store {
             Some(state) => self.files.insert(file.clone(), state),
             None => self.files.remove(file),
         };
-        touched
     }
 
     fn found(&self, declaration: &Declaration) -> Option<&FoundObject> {
@@ -135,16 +147,25 @@ impl Store {
         })
     }
 
-    /// What is wrong with the declarations of an object that do not stand.
-    fn duplicates(&self, object: &ObjectRef) -> BTreeMap<(Arc<Path>, ObjectRef), Vec<Problem>> {
-        let mut problems: BTreeMap<_, Vec<Problem>> = BTreeMap::new();
+    /// What is wrong with the declarations of an object that do not stand; nothing any more with
+    /// those that did not stand before.
+    fn find_duplicates(
+        &mut self,
+        object: &ObjectRef,
+        problems: &mut BTreeMap<(Arc<Path>, ObjectRef), Vec<Problem>>,
+    ) {
+        for file in self.duplicates.remove(object).into_iter().flatten() {
+            problems.insert((file, object.clone()), Vec::new());
+        }
         let declarations = self.declarations.get(object).map(Vec::as_slice).unwrap_or_default();
-        let Some((first, others)) = declarations.split_first() else { return problems };
+        let [first, others @ ..] = declarations else { return };
+        if others.is_empty() {
+            return;
+        }
         let place = |declaration: &Declaration| {
             let line = self.found(declaration).map_or(1, |found| found.line);
             Origin { file: declaration.file.clone(), line }.to_string()
         };
-        problems.entry((first.file.clone(), object.clone())).or_default();
         for other in others {
             let problem = Problem {
                 origin: place(other),
@@ -154,6 +175,7 @@ impl Store {
             };
             problems.entry((other.file.clone(), object.clone())).or_default().push(problem);
         }
-        problems
+        let files = others.iter().map(|other| other.file.clone()).collect();
+        self.duplicates.insert(object.clone(), files);
     }
 }

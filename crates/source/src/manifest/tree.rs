@@ -10,6 +10,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+mod block;
 mod de;
 mod json;
 mod yaml;

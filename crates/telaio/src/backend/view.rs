@@ -24,7 +24,7 @@ use telaio_reconcile::{
 use super::{BackendContext, SharedOutput};
 
 /// How long a sync that was asked for by name may take.
-const SYNC_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(60);
+const SYNC_TIME_MAX: std::time::Duration = std::time::Duration::from_mins(1);
 
 /// One node's whole view, as it is printed.
 #[derive(Debug, Serialize)]

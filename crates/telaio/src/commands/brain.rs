@@ -30,11 +30,14 @@ pub(crate) fn brain(args: &BrainArgs, mut settings: Settings) -> Result<(), Comm
         planes: args.planes.clone(),
         tls: args.tls.clone(),
         state_dir: state_dir.as_ref().map(|dir| dir.path().to_owned()),
+        state_read_only: false,
     };
     let runtime = super::runtime()?;
     let outcome = runtime.block_on(async {
+        // First, so that no signal finds us deaf.
+        let requests = Requests::listen(settings.file())?;
         let supply = Supply::start(&spec, &options).await?;
-        serve(args, supply, &spec, &mut settings, &logging).await
+        serve(args, supply, &spec, requests, &mut settings, &logging).await
     });
     // Watches of peers that do not let go must not hold the end up.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -45,6 +48,7 @@ async fn serve(
     args: &BrainArgs,
     mut supply: Supply,
     spec: &SourceSpec,
+    mut requests: Requests,
     settings: &mut Settings,
     logging: &Logging,
 ) -> Result<(), CommandError> {
@@ -58,7 +62,6 @@ async fn serve(
     let monitor = Monitor::new(facts, supply.status.clone(), Some(store.clone()));
     let _servers = Servers::start(&args.listen, &monitor)?;
     let mut api = ApiTask::start(&store, args.api_listen, &args.tls, &args.ingress_nodes)?;
-    let mut requests = Requests::listen(settings.file())?;
     loop {
         tokio::select! {
             request = requests.next() => match request {

@@ -28,6 +28,7 @@ use crate::feeder;
 use crate::http_get::get;
 use crate::monitor::{Facts, Monitor};
 use crate::plane::Plane;
+use crate::progress;
 use crate::servers::{STATUS_PATH, Servers};
 use crate::shutdown::{Request, Requests};
 use crate::supply::{Supply, SupplyOptions};
@@ -102,8 +103,9 @@ impl Demo {
         let options = SupplyOptions {
             source: source_defaults()?,
             planes: vec![Plane::Services],
-            tls: TlsArgs { tls_cert: None, tls_key: None, tls_ca: None },
+            tls: TlsArgs { cert: None, key: None, ca: None },
             state_dir: Some(stage.state()),
+            state_read_only: false,
         };
         let supply = Supply::start(&spec, &options).await?;
         let facts = Facts { command: "demo", source: spec.to_string(), ..Facts::default() };
@@ -120,7 +122,9 @@ impl Demo {
             tokio::spawn(async move {
                 let mut state = State::default();
                 while let Ok(ops) = watch.next().await {
-                    ops.for_each(|op| drop(state.apply(op)));
+                    for op in ops {
+                        state.apply(op);
+                    }
                     if sender.send(Update { node, lines: describe(&state) }).await.is_err() {
                         return;
                     }
@@ -134,14 +138,14 @@ impl Demo {
     async fn open(&mut self, out: &mut impl Write) -> Result<()> {
         let start = if std::io::stdout().is_terminal() { "\u{1b}[1m" } else { "" };
         let end = if start.is_empty() { "" } else { "\u{1b}[0m" };
-        self.wait_for(|views| {
+        let complete = self.wait_for(|views| {
             let missing = EXPECTED_AT_FIRST.iter().find(|(node, service, part)| {
                 let view = NODES.iter().position(|name| name == node).and_then(|at| views.get(at));
                 !view.is_some_and(|view| shows(view, service, part))
             });
             missing.map(|(node, service, part)| format!("{node} does not see {service} {part}"))
-        })
-        .await?;
+        });
+        progress::shown("waiting for both views", complete).await?;
         writeln!(out, "Two nodes, one directory of manifests. What each node needs of it:")?;
         for (name, view) in NODES.iter().zip(&self.views) {
             writeln!(out, "\n{start}{name}{end}")?;
@@ -177,8 +181,13 @@ impl Demo {
             missing.map(|node| format!("{} does not see {service} at {part}", NODES[node]))
         })
         .await?;
-        for (node, view) in self.views.iter().enumerate() {
-            print_difference(node, &before[node], view, out)?;
+        let differences: Vec<_> =
+            before.iter().zip(&self.views).map(|(old, new)| difference(old, new)).collect();
+        if differences.windows(2).all(|pair| pair[0] == pair[1]) {
+            return print_lines("both nodes", &differences[0], out);
+        }
+        for (name, lines) in NODES.iter().zip(&differences) {
+            print_lines(name, lines, out)?;
         }
         Ok(())
     }
@@ -190,14 +199,15 @@ impl Demo {
             match tokio::time::timeout_at(deadline, self.updates.recv()).await {
                 Ok(Some(update)) => self.views[update.node] = update.lines,
                 Ok(None) => bail!("the views have ended"),
-                Err(_) => bail!("after {SHOW_TIME_MAX:?} {what}{}", self.problems()),
+                Err(_) => bail!("after {SHOW_TIME_MAX:?} {what}; problems: {}", self.problems()),
             }
         }
         Ok(())
     }
 
     fn problems(&self) -> String {
-        self.supply.status.problems().iter().map(|problem| format!("\n  {problem}")).collect()
+        let problems = self.supply.status.problems();
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     }
 
     /// Says what a person can do now.
@@ -217,7 +227,8 @@ impl Demo {
     async fn follow(&mut self, out: &mut impl Write) -> Result<()> {
         while let Some(update) = self.updates.recv().await {
             let before = std::mem::replace(&mut self.views[update.node], update.lines);
-            print_difference(update.node, &before, &self.views[update.node], out)?;
+            let lines = difference(&before, &self.views[update.node]);
+            print_lines(NODES[update.node], &lines, out)?;
         }
         bail!("the views have ended")
     }
@@ -246,9 +257,9 @@ fn shows(view: &Lines, service: &str, part: &str) -> bool {
     lines.is_some_and(|lines| lines.iter().any(|line| line.contains(part)))
 }
 
-fn print_difference(node: usize, old: &Lines, new: &Lines, out: &mut impl Write) -> Result<()> {
-    for line in difference(old, new) {
-        writeln!(out, "{}: {line}", NODES[node])?;
+fn print_lines(who: &str, lines: &[String], out: &mut impl Write) -> Result<()> {
+    for line in lines {
+        writeln!(out, "{who}: {line}")?;
     }
     out.flush()?;
     Ok(())

@@ -18,7 +18,8 @@ use crate::exit::CommandError;
 use crate::feeder;
 use crate::logging::Logging;
 use crate::plane::Plane;
-use crate::supply::{Supply, SupplyOptions, brain_options};
+use crate::progress;
+use crate::supply::{self, SupplyOptions, view_options};
 
 /// Prints it.
 pub(crate) fn render(args: &RenderArgs, out: &mut impl Write) -> Result<(), CommandError> {
@@ -26,12 +27,13 @@ pub(crate) fn render(args: &RenderArgs, out: &mut impl Write) -> Result<(), Comm
     let spec = args.source.spec()?;
     Logging::start(&args.log.log_level, args.log.log_format)?;
     let runtime = super::runtime()?;
-    let (state, source) = runtime.block_on(view(args, &spec))?;
+    let reading = format!("reading {spec}");
+    let (state, source) = runtime.block_on(progress::shown(&reading, view(args, &spec)))?;
     runtime.shutdown_background();
     let view = NodeView { node: &args.node, services: state.services().collect() };
     let text = serde_saphyr::to_string(&view).context("cannot write the view as YAML")?;
     out.write_all(text.as_bytes()).context("cannot print the view")?;
-    super::report_problems(&source)
+    super::report_problems(&spec, &source)
 }
 
 /// The node's view at the source's first full state.
@@ -44,7 +46,7 @@ async fn view(args: &RenderArgs, spec: &SourceSpec) -> Result<(State, Arc<Status
     };
     if let SourceSpec::Brain(url) = spec {
         let status = Arc::new(Status::default());
-        let options = brain_options(url, &args.tls)?;
+        let options = view_options(url, &args.tls)?;
         let mut client = LocalClient::new(options, args.node.as_str(), Arc::clone(&status));
         let answer = tokio::time::timeout(args.timeout, client.try_next()).await;
         let ops = answer
@@ -57,12 +59,12 @@ async fn view(args: &RenderArgs, spec: &SourceSpec) -> Result<(State, Arc<Status
         source: args.source.clone(),
         planes: vec![Plane::Services],
         tls: args.tls.clone(),
-        state_dir: None,
+        state_dir: args.state_dir.clone(),
+        state_read_only: true,
     };
-    let supply = Supply::start(spec, &options).await?;
-    supply.synced(args.timeout).await?;
-    let mut watch = LocalWatch::new(&supply.store, args.node.as_str(), feeder::wants());
+    let loaded = supply::load_once(spec, &options, args.timeout).await?;
+    let mut watch = LocalWatch::new(&loaded.store, args.node.as_str(), feeder::wants());
     let mut ops = watch.next().await.map_err(|error| CommandError::Failed(error.into()))?;
     take(&mut ops);
-    Ok((state, Arc::clone(&supply.status)))
+    Ok((state, loaded.status))
 }

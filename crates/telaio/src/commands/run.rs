@@ -19,24 +19,33 @@ use crate::servers::Servers;
 use crate::settings::Settings;
 use crate::shutdown::{Request, Requests};
 use crate::state_dir::StateDir;
-use crate::supply::{Supply, SupplyOptions, brain_options};
+use crate::supply::{Supply, SupplyOptions, view_options};
 
 /// What a reload can change while we run.
 const RELOADABLE: &[&str] = &["min-sync-period"];
 /// How long `--once` waits for the sync of the first state, with the backend's own retries.
-const ONCE_SYNC_TIME_MAX: Duration = Duration::from_secs(60);
+const ONCE_SYNC_TIME_MAX: Duration = Duration::from_mins(1);
 
 /// Runs the agent until it is told to end, or until the first sync with `--once`.
 pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandError> {
     check_planes(&args.planes)?;
     let backend = backend::choose(&args.backend)?;
     let spec = args.source.spec()?;
+    if let SourceSpec::Dir(path) = &spec
+        && args.once
+        && !path.exists()
+    {
+        // A running agent waits for it; one that runs once has nothing to wait for.
+        return Err(CommandError::bad_input(format!("{spec}: there is no such directory")));
+    }
     let logging = Logging::start(&args.log.log_level, args.log.log_format)?;
     let state_dir = StateDir::lock(&args.state.state_dir, "services")?;
     let runtime = super::runtime()?;
     let outcome = runtime.block_on(async {
+        // First, so that no signal finds us deaf.
+        let mut requests = Requests::listen(settings.file())?;
         let mut agent = Agent::start(args, backend, &spec, &state_dir).await?;
-        agent.work(&mut settings, &logging).await
+        agent.work(&mut requests, &mut settings, &logging).await
     });
     // Tasks that wait for peers must not hold the end up.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -53,6 +62,42 @@ fn check_planes(planes: &[Plane]) -> Result<(), CommandError> {
     }
 }
 
+/// Where the node's view comes from.
+struct Origin {
+    /// None where another brain makes the view.
+    supply: Option<Supply>,
+    view: ViewOrigin,
+    source: Arc<Status>,
+}
+
+impl Origin {
+    async fn open(
+        args: &RunArgs,
+        spec: &SourceSpec,
+        state_dir: &StateDir,
+    ) -> Result<Self, CommandError> {
+        // Without an API to serve, another brain's view is all that we need of it.
+        if let SourceSpec::Brain(url) = spec
+            && args.api_listen.is_none()
+        {
+            let source = Arc::new(Status::default());
+            let view = ViewOrigin::Brain(view_options(url, &args.tls)?, Arc::clone(&source));
+            return Ok(Self { supply: None, view, source });
+        }
+        let options = SupplyOptions {
+            source: args.source.clone(),
+            planes: args.planes.clone(),
+            tls: args.tls.clone(),
+            state_dir: Some(state_dir.path().to_owned()),
+            state_read_only: false,
+        };
+        let supply = Supply::start(spec, &options).await?;
+        let view = ViewOrigin::Store(Arc::clone(&supply.store));
+        let source = Arc::clone(&supply.status);
+        Ok(Self { supply: Some(supply), view, source })
+    }
+}
+
 /// Everything that runs, in the order in which it ends.
 struct Agent {
     once: bool,
@@ -60,9 +105,11 @@ struct Agent {
     api: Option<ApiTask>,
     /// None where another brain makes the view.
     supply: Option<Supply>,
+    spec: SourceSpec,
     source: Arc<Status>,
     monitor: Arc<Monitor>,
-    _servers: Servers,
+    /// None with `--once`: nobody will ask, and another agent may have the ports.
+    _servers: Option<Servers>,
 }
 
 impl Agent {
@@ -72,29 +119,10 @@ impl Agent {
         spec: &SourceSpec,
         state_dir: &StateDir,
     ) -> Result<Self, CommandError> {
-        let (supply, origin, source) = match spec {
-            // Without an API to serve, the other brain's view is all that we need.
-            SourceSpec::Brain(url) if args.api_listen.is_none() => {
-                let status = Arc::new(Status::default());
-                let options = brain_options(url, &args.tls)?;
-                (None, ViewOrigin::Brain(options, Arc::clone(&status)), status)
-            }
-            spec => {
-                let options = SupplyOptions {
-                    source: args.source.clone(),
-                    planes: args.planes.clone(),
-                    tls: args.tls.clone(),
-                    state_dir: Some(state_dir.path().to_owned()),
-                };
-                let supply = Supply::start(spec, &options).await?;
-                let origin = ViewOrigin::Store(Arc::clone(&supply.store));
-                let status = Arc::clone(&supply.status);
-                (Some(supply), origin, status)
-            }
-        };
+        let Origin { supply, view, source } = Origin::open(args, spec, state_dir).await?;
         let store = supply.as_ref().map(|supply| Arc::clone(&supply.store));
         let monitor = Monitor::new(facts(args, backend_name, spec), Arc::clone(&source), store);
-        let servers = Servers::start(&args.listen, &monitor)?;
+        let servers = if args.once { None } else { Some(Servers::start(&args.listen, &monitor)?) };
         let api = match (&supply, args.api_listen) {
             (Some(supply), Some(address)) => {
                 Some(ApiTask::start(&supply.store, address, &args.tls, &args.ingress_nodes)?)
@@ -116,17 +144,18 @@ impl Agent {
         backend.setup().map_err(|error| {
             CommandError::failed(format!("the backend {backend_name} cannot run: {error}"))
         })?;
-        let feeder = Feeder::start(origin, backend.sink(), Arc::clone(&monitor))?;
+        let feeder = Feeder::start(view, backend.sink(), Arc::clone(&monitor))?;
         tracing::info!(node = args.node, source = %spec, backend = backend_name, "the agent runs");
-        Ok(Self { once: args.once, feeder, api, supply, source, monitor, _servers: servers })
+        let spec = spec.clone();
+        Ok(Self { once: args.once, feeder, api, supply, spec, source, monitor, _servers: servers })
     }
 
     async fn work(
         &mut self,
+        requests: &mut Requests,
         settings: &mut Settings,
         logging: &Logging,
     ) -> Result<(), CommandError> {
-        let mut requests = Requests::listen(settings.file())?;
         loop {
             tokio::select! {
                 request = requests.next() => match request {
@@ -161,7 +190,7 @@ impl Agent {
             let error = handle.stats().last_error.unwrap_or_else(|| "it takes too long".into());
             return Err(CommandError::failed(format!("the first sync failed: {error}")));
         }
-        super::report_problems(&self.source)
+        super::report_problems(&self.spec, &self.source)
     }
 
     fn reload(&self, settings: &mut Settings, logging: &Logging, why: &str) {

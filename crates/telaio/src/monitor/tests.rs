@@ -33,7 +33,7 @@ fn with_sync(monitor: &Monitor, outcome: Result<SyncReport, ()>) {
     monitor.set_sync_loop(handle.clone());
     handle.notify();
     if outcome.is_ok() {
-        assert!(handle.wait_synced(Duration::from_secs(60)));
+        assert!(handle.wait_synced(Duration::from_mins(1)));
     } else {
         while handle.stats().failures_total == 0 {
             std::thread::yield_now();

@@ -1,8 +1,8 @@
 //! `/healthz` for load balancers and `/livez` for whoever restarts us.
 //!
-//! As kube-proxy's: unhealthy when the first sync has not come or a change has waited too long;
-//! `/healthz` also when the node is about to go, so that load balancers turn away while we still
-//! serve. A source that is out of touch does not make a node unhealthy: its last state stands. The
+//! As kube-proxy's: neither is well when a change has waited too long for its sync. `/healthz` is
+//! also not well before the first sync, and when the node is about to go, so that load balancers
+//! turn away while we still serve. A source that is out of touch does not make a node unhealthy: its last state stands. The
 //! state's age is in the answer.
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) fn router(monitor: &Arc<Monitor>) -> Router {
 
 async fn healthz(State(monitor): State<Arc<Monitor>>) -> Response {
     let health = monitor.health();
-    answer(health.is_live() && !health.node_leaving, &health)
+    answer(health.is_healthy(), &health)
 }
 
 async fn livez(State(monitor): State<Arc<Monitor>>) -> Response {

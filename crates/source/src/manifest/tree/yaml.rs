@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use granit_parser::{Event, Parser, ScalarStyle, Tag};
 
 use super::super::check::Quoted;
+use super::block::read_block;
 use super::{ALIASED_VALUES_MAX, DEPTH_MAX, Entry, Node, SyntaxError, VALUES_MAX, Value, duplicate_key};
 
 /// The key by which a mapping takes the entries of others.
@@ -15,6 +16,17 @@ const MERGE_KEY: &str = "<<";
 ///
 /// Documents that parse come first; the error, if there is one, ends the list.
 pub(crate) fn read_yaml(text: &str, first_line: u32) -> (Vec<Node<'_>>, Option<SyntaxError>) {
+    match read_block(text, first_line) {
+        Some(document) => (vec![document], None),
+        None => read_all_yaml(text, first_line),
+    }
+}
+
+/// The same by a parser of all of YAML.
+pub(super) fn read_all_yaml(
+    text: &str,
+    first_line: u32,
+) -> (Vec<Node<'_>>, Option<SyntaxError>) {
     let mut documents = Vec::new();
     let mut builder = Builder::new(first_line);
     for event in Parser::new_from_str(text) {

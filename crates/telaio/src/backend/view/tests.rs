@@ -60,7 +60,7 @@ impl Printer {
         for op in ops.into_iter().chain([Op::Sync]) {
             self.sink.send(op).unwrap();
         }
-        assert!(self.monitor.sync_loop().unwrap().wait_synced(Duration::from_secs(60)));
+        assert!(self.monitor.sync_loop().unwrap().wait_synced(Duration::from_mins(1)));
         self.page.take()
     }
 }

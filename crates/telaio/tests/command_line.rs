@@ -1,0 +1,153 @@
+//! The command line as a person or a script meets it.
+
+mod support;
+
+use support::{examples, run, run_args, telaio};
+
+#[test]
+fn help_names_every_command_and_exits_0() {
+    let ended = run_args(["--help"]);
+    assert_eq!(ended.code, Some(0));
+    for command in ["run", "brain", "render", "status", "version", "demo", "completions", "man"] {
+        assert!(ended.stdout.contains(&format!("\n  {command}")), "{}", ended.stdout);
+    }
+    assert!(ended.stdout.contains("Exit codes: 0 done, 1 failed, 2 bad usage or bad input"));
+}
+
+#[test]
+fn the_help_of_run_is_as_reviewed() {
+    let ended = run(telaio().args(["run", "--help"]).env("COLUMNS", "100"));
+    assert_eq!(ended.code, Some(0));
+    insta::assert_snapshot!(ended.stdout);
+}
+
+#[test]
+fn bad_usage_exits_2() {
+    for args in [
+        vec![],
+        vec!["weave"],
+        vec!["run", "--colour"],
+        vec!["run", "--source", "file:/x"],
+        vec!["run", "--planes", "moon"],
+        vec!["run", "--min-sync-period", "10"],
+        vec!["run", "--backend", "magic", "--source", "dir:/"],
+        vec!["render"],
+        vec!["man", "weave"],
+    ] {
+        let ended = run_args(&args);
+        assert_eq!(ended.code, Some(2), "{args:?}: {ended:?}");
+        assert!(!ended.stderr.is_empty(), "{args:?}");
+        assert!(ended.stdout.is_empty(), "{args:?}: {}", ended.stdout);
+    }
+}
+
+#[test]
+fn outside_of_a_cluster_the_source_must_be_named() {
+    let ended = run_args(["render"]);
+    assert!(
+        ended.stderr.contains("--source kube[:KUBECONFIG], dir:PATH or brain:URL"),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn what_comes_later_fails_and_says_what_there_is() {
+    let source = format!("dir:{}", examples().display());
+    for args in [
+        ["run", "--backend", "nftables", "--source", &source],
+        ["render", "--backend", "iptables", "--source", &source],
+        ["run", "--planes", "pods", "--source", &source],
+        ["demo", "--check", "--backend=ipvs", "", ""],
+    ] {
+        let ended = run_args(args.iter().filter(|arg| !arg.is_empty()));
+        assert_eq!(ended.code, Some(1), "{args:?}: {ended:?}");
+        assert!(ended.stderr.contains("comes with a later release; this build has:"), "{ended:?}");
+    }
+}
+
+#[test]
+fn version_says_what_the_build_can_do() {
+    let ended = run_args(["version"]);
+    assert_eq!(ended.code, Some(0));
+    assert!(ended.stdout.starts_with(concat!("telaio ", env!("CARGO_PKG_VERSION"), " (")));
+    assert!(ended.stdout.contains("sources:  kube, dir, brain"));
+    let json: serde_json::Value =
+        serde_json::from_str(&run_args(["version", "--output=json"]).stdout).unwrap();
+    assert_eq!(json["planes"], serde_json::json!(["services"]));
+    assert_eq!(run_args(["--version"]).code, Some(0));
+}
+
+#[test]
+fn completions_and_manual_pages_come_from_the_definition() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let ended = run_args(["completions", shell]);
+        assert_eq!(ended.code, Some(0));
+        assert!(ended.stdout.contains("min-sync-period"), "{shell}");
+    }
+    let page = run_args(["man"]).stdout;
+    assert!(page.contains(".TH telaio 1"), "{page}");
+    let page = run_args(["man", "run"]).stdout;
+    assert!(
+        page.contains("min\\-sync\\-period") && page.contains("TELAIO_MIN_SYNC_PERIOD"),
+        "{page}"
+    );
+}
+
+#[test]
+fn the_environment_wins_over_the_file_and_a_flag_over_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("telaio.toml");
+    std::fs::write(&file, "node = \"from-file\"\n").unwrap();
+    let source = format!("--source=dir:{}", dir.path().join("manifests").display());
+    std::fs::create_dir(dir.path().join("manifests")).unwrap();
+    let node = |environment: Option<&str>, flag: Option<&str>| {
+        let mut command = telaio();
+        command.args(["render", &source]).env("TELAIO_CONFIG", &file);
+        if let Some(value) = environment {
+            command.env("TELAIO_NODE", value);
+        }
+        command.args(flag.map(|value| format!("--node={value}")));
+        let ended = run(&mut command);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.stdout.lines().next().unwrap().to_owned()
+    };
+    assert_eq!(node(None, None), "node: from-file");
+    assert_eq!(node(Some("from-environment"), None), "node: from-environment");
+    assert_eq!(node(Some("from-environment"), Some("from-flag")), "node: from-flag");
+}
+
+#[test]
+fn a_wrong_configuration_file_exits_2_and_names_file_and_key() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text, expected) in [
+        ("a.toml", "nod = \"x\"", "a.toml: nod: there is no such setting; did you mean node?"),
+        ("b.yaml", "sync-period: never", "b.yaml: sync-period: "),
+        ("c.yaml", "- a\n", "c.yaml: "),
+    ] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let ended = run_args(["run", "--config", path.to_str().unwrap()]);
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.contains(expected), "{ended:?}");
+    }
+}
+
+#[test]
+fn status_without_an_agent_says_how_to_start_one() {
+    // A port that was free a moment ago.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let ended = run_args(["status", "--admin-listen", &free.to_string()]);
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr.contains("no telaio answers at"), "{ended:?}");
+    assert!(ended.stderr.contains("telaio run"), "{ended:?}");
+}
+
+#[test]
+fn the_demo_checks_itself_and_leaves_nothing() {
+    let temporary = tempfile::tempdir().unwrap();
+    let ended = run(telaio().args(["demo", "--check"]).env("TMPDIR", temporary.path()));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stdout.contains("all is as it should be"), "{ended:?}");
+    assert!(ended.stdout.contains("both nodes:   + 10.96.0.10:80/TCP"), "{ended:?}");
+    assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,103 @@
+//! The binary with a Kubernetes API server as its source.
+
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod support;
+
+use serde_json::Value;
+use support::{Agent, Manifests, ask_until, examples, get, run_args};
+use telaio_testkit::apiserver::{ApiServer, Resource};
+use tempfile::TempDir;
+
+/// Those that a cluster would have as they are: orders.yaml leaves to a control plane what an API
+/// server does not do.
+const FILES: [&str; 6] =
+    ["nodes.yaml", "web.yaml", "frontend.yaml", "public.yaml", "dns.yaml", "override.yaml"];
+
+struct Cluster {
+    server: ApiServer,
+    dir: TempDir,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let server = ApiServer::builder()
+            .register(Resource::new("telaio.dev/v1", "overrides", "Override"))
+            .start()
+            .await
+            .unwrap();
+        for file in FILES {
+            let text = std::fs::read_to_string(examples().join(file)).unwrap();
+            let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+            server.apply_many(objects).unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        Self { server, dir }
+    }
+
+    fn source(&self) -> String {
+        let file = self.server.kubeconfig_file(self.dir.path()).unwrap();
+        format!("--source=kube:{}", file.display())
+    }
+}
+
+/// The same objects in a directory.
+fn directory() -> Manifests {
+    let manifests = Manifests::empty();
+    for file in FILES {
+        manifests.write(file, &std::fs::read_to_string(examples().join(file)).unwrap());
+    }
+    manifests
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_and_a_directory_of_the_same_objects_give_the_same_view() {
+    let cluster = Cluster::start().await;
+    for node in ["--node=loom-a", "--node=loom-b"] {
+        let from_files = run_args(["render", &directory().source(), node]);
+        let from_cluster = run_args(["render", &cluster.source(), node]);
+        assert_eq!(from_cluster.code, Some(0), "{}", from_cluster.stderr);
+        assert_eq!(from_cluster.stdout, from_files.stdout);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_without_our_own_kind_is_in_order() {
+    let server = ApiServer::start().await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = server.kubeconfig_file(dir.path()).unwrap();
+    let ended = run_args(["render", &format!("--source=kube:{}", file.display()), "--node=a"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "node: a\nservices: []\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_state_stands_while_the_api_server_is_away() {
+    let cluster = Cluster::start().await;
+    let agent = Agent::start(&["run", "--node=loom-a", &cluster.source()]);
+    ask_until(agent.healthz, "/healthz", |status, _| status == 200);
+    cluster.server.stop();
+    let body = ask_until(agent.healthz, "/healthz", |_, body| {
+        let health: Value = serde_json::from_str(body).unwrap();
+        health["source_connected"] == false && health["state_age_s"].as_f64() > Some(0.0)
+    });
+    assert_eq!(get(agent.healthz, "/healthz").0, 200, "{body}");
+    let page = get(agent.metrics, "/metrics").1;
+    assert!(page.lines().any(|line| line == "telaio_source_connected 0"), "{page}");
+    assert!(page.contains("telaio_source_state_age_seconds "), "{page}");
+
+    cluster.server.restart().await.unwrap();
+    assert!(cluster.server.delete("services", "shop", "web"));
+    agent.wait_out("- shop/web");
+    ask_until(agent.healthz, "/healthz", |_, body| body.contains("\"source_connected\": true"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_api_server_refuses_is_said() {
+    let cluster = Cluster::start().await;
+    cluster.server.refuse("list", "services", 403);
+    cluster.server.refuse("watch", "services", 403);
+    let ended = run_args(["render", &cluster.source(), "--node=loom-a", "--timeout=20s"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("services"), "{ended:?}");
+    assert!(ended.stdout.is_empty(), "{ended:?}");
+}

@@ -1,0 +1,98 @@
+//! `telaio render`: what a node needs, from what there is.
+
+mod support;
+
+use support::{Ended, Manifests, dir_source, examples, run, run_args, telaio};
+
+fn render(source: &str, node: &str) -> Ended {
+    run_args(["render", "--backend", "view", source, "--node", node])
+}
+
+#[test]
+fn the_examples_of_each_node_are_as_reviewed() {
+    let source = dir_source(&examples());
+    for node in ["loom-a", "loom-b"] {
+        let ended = render(&source, node);
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+        insta::assert_snapshot!(format!("examples_{node}"), ended.stdout);
+    }
+}
+
+#[test]
+fn the_same_input_gives_the_same_output_wherever_it_lies() {
+    let source = dir_source(&examples());
+    let first = render(&source, "loom-a").stdout;
+    assert_eq!(render(&source, "loom-a").stdout, first);
+    let copy = Manifests::of_examples();
+    assert_eq!(render(&copy.source(), "loom-a").stdout, first);
+}
+
+#[test]
+fn an_empty_directory_is_an_empty_view() {
+    let ended = render(&Manifests::empty().source(), "loom-a");
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "node: loom-a\nservices: []\n"));
+}
+
+#[test]
+fn bad_input_is_named_and_the_rest_is_printed() {
+    let manifests = Manifests::of_examples();
+    let good = render(&manifests.source(), "loom-a").stdout;
+    manifests.write("broken.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: [}\n");
+    manifests.write("binary.yaml", "\u{0}\u{1}\u{2}");
+    manifests.write(
+        "port.yaml",
+        "apiVersion: v1\nkind: Service\nmetadata: {name: bad, namespace: shop}\n\
+         spec:\n  clusterIP: 10.96.9.9\n  ports: [{port: 70000}]\n",
+    );
+    let ended = render(&manifests.source(), "loom-a");
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert_eq!(ended.stdout, good);
+    for part in
+        ["broken.yaml:3", "binary.yaml", "port.yaml", "Service shop/bad", "spec.ports[0].port"]
+    {
+        assert!(ended.stderr.contains(part), "{part} is not in {}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_source_that_is_not_there_is_said() {
+    let ended = render("--source=dir:/nonexistent/manifests", "loom-a");
+    assert_ne!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("/nonexistent/manifests"), "{ended:?}");
+
+    let ended = render("--source=kube:/nonexistent/kubeconfig", "loom-a");
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("/nonexistent/kubeconfig"), "{ended:?}");
+
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let ended = render(&format!("--source=brain:http://{free}"), "loom-a");
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains(&free.to_string()), "{ended:?}");
+}
+
+#[test]
+fn whoever_reads_only_the_beginning_is_no_error() {
+    let command = format!(
+        "{} render {} --node loom-a | head -n 1",
+        env!("CARGO_BIN_EXE_telaio"),
+        dir_source(&examples())
+    );
+    let ended = run(std::process::Command::new("bash").args(["-o", "pipefail", "-c", &command]));
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "node: loom-a\n"), "{ended:?}");
+}
+
+#[test]
+fn nothing_is_written_anywhere() {
+    let manifests = Manifests::of_examples();
+    let home = tempfile::tempdir().unwrap();
+    let ended = run(telaio()
+        .args(["render", &manifests.source(), "--node=loom-a"])
+        .env("HOME", home.path())
+        .env("XDG_STATE_HOME", home.path())
+        .env("TMPDIR", home.path())
+        .current_dir(home.path()));
+    assert_eq!(ended.code, Some(0));
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
+    let names = |dir: &std::path::Path| std::fs::read_dir(dir).unwrap().count();
+    assert_eq!(names(manifests.0.path()), 7);
+}

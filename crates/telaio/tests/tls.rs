@@ -1,0 +1,96 @@
+//! A brain and its nodes over mutual TLS, with files as an operator has them.
+
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, Issuer, KeyPair};
+use support::{Agent, dir_source, examples, run_args};
+use tempfile::TempDir;
+
+/// A directory of certificates from one authority.
+struct Authority {
+    dir: TempDir,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "test authority");
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("ca.pem"), issuer.pem()).unwrap();
+        Self { dir, issuer }
+    }
+
+    /// Flags for a peer of this name, who is also reached at these.
+    fn flags(&self, name: &str, alternatives: &[&str]) -> Vec<String> {
+        let names: Vec<String> = alternatives.iter().map(|it| (*it).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let issuer: &Issuer<'_, KeyPair> = &self.issuer;
+        let certificate = params.signed_by(&key, issuer).unwrap();
+        let file = |end: &str| self.dir.path().join(format!("{name}.{end}"));
+        std::fs::write(file("pem"), certificate.pem()).unwrap();
+        std::fs::write(file("key"), key.serialize_pem()).unwrap();
+        vec![
+            flag("--tls-cert", &file("pem")),
+            flag("--tls-key", &file("key")),
+            flag("--tls-ca", &self.dir.path().join("ca.pem")),
+        ]
+    }
+}
+
+fn flag(name: &str, path: &Path) -> String {
+    let path: PathBuf = path.to_owned();
+    format!("{name}={}", path.display())
+}
+
+#[test]
+fn a_node_proves_its_name_and_gets_its_own_view_only() {
+    let authority = Authority::new();
+    let mut args =
+        vec!["brain".to_owned(), dir_source(&examples()), "--api-listen=127.0.0.1:0".to_owned()];
+    args.extend(authority.flags("brain", &["localhost", "127.0.0.1"]));
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let brain = Agent::start(&args);
+    let entry = brain.wait_log("serving the Global and Local API");
+    assert_eq!(entry["tls"], true);
+    let port = entry["api"].as_str().unwrap().rsplit(':').next().unwrap().to_owned();
+
+    let render = |scheme: &str, node: &str, flags: &[String]| {
+        let source = format!("--source=brain:{scheme}://localhost:{port}");
+        let args = ["render".to_owned(), source, format!("--node={node}"), "--timeout=20s".into()];
+        run_args(args.iter().chain(flags))
+    };
+    let ours = authority.flags("loom-b", &[]);
+    let direct = run_args(["render", &dir_source(&examples()), "--node=loom-b"]);
+    let seen = render("https", "loom-b", &ours);
+    assert_eq!((seen.code, &seen.stdout), (Some(0), &direct.stdout), "{seen:?}");
+
+    let other = render("https", "loom-a", &ours);
+    assert_eq!(other.code, Some(1), "{other:?}");
+    assert!(other.stderr.contains("not for node"), "{other:?}");
+
+    let nobody = render("https", "loom-b", &ours[2..]);
+    assert_eq!(nobody.code, Some(1), "{nobody:?}");
+    let stranger = render("https", "loom-b", &Authority::new().flags("loom-b", &[]));
+    assert_eq!(stranger.code, Some(1), "{stranger:?}");
+    assert_eq!(render("http", "loom-b", &[]).code, Some(1));
+}
+
+#[test]
+fn files_that_do_not_fit_are_refused_before_anything_starts() {
+    let source = dir_source(&examples());
+    let ended = run_args(["brain", &source, "--tls-cert=/nonexistent.pem"]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("--tls-cert and --tls-key belong together"), "{ended:?}");
+    let ended = run_args(["render", "--source=brain:https://localhost:1", "--node=loom-a"]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("--tls-ca"), "{ended:?}");
+}
