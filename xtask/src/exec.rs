@@ -84,6 +84,17 @@ impl Step {
         Ok((output.status.success(), text.into_owned()))
     }
 
+    /// Runs it and returns what it printed; its errors, such as progress, are shown as they come.
+    pub(crate) fn run_and_keep_output(mut self) -> Result<(bool, String)> {
+        self.show();
+        let output = self
+            .command
+            .stderr(Stdio::inherit())
+            .output()
+            .with_context(|| format!("cannot run {}", self.shown))?;
+        Ok((output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned()))
+    }
+
     /// Runs it, shows what it prints and returns the last line of its errors that `wanted` picks.
     pub(crate) fn run_and_find(
         mut self,

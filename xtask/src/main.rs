@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! cargo xtask test [--long] [--only SUITE]...    everything that is checked, in order
-//! cargo xtask bench brain [ARGS...]              the benchmarks of the brain
+//! cargo xtask bench brain [ARGS...]              the brain's benchmark, into docs/benchmarks.md
 //! ```
 //!
 //! What always holds: a suite that fails does not keep the others from running, every suite's time is
 //! printed, and the exit code is non-zero when any failed. What the suites need and the machine lacks
 //! is installed first, by name and in a pinned version.
 
+mod bench;
 mod exec;
 mod install;
 mod suites;
@@ -22,7 +23,8 @@ Usage: cargo xtask COMMAND
 
 Commands:
   test [--long] [--only SUITE]...   install what is missing, then run the suites
-  bench brain [ARGS...]             run the brain's benchmarks (arguments go to the program)
+  bench brain [ARGS...]             run the brain's benchmark and write docs/benchmarks.md
+                                    (with arguments, as --sizes 1k,10k: only print)
 
 Suites: ";
 
@@ -42,7 +44,7 @@ fn run(args: Vec<String>) -> Result<bool> {
     let mut args = args.into_iter();
     match args.next().as_deref() {
         Some("test") => suites::test(&suites::Selection::parse(args)?),
-        Some("bench") => bench(args),
+        Some("bench") => bench::run(args),
         Some("help" | "--help" | "-h") | None => {
             println!("{USAGE}{}", suites::names().join(", "));
             Ok(true)
@@ -50,15 +52,5 @@ fn run(args: Vec<String>) -> Result<bool> {
         Some(other) => {
             bail!("there is no command {other:?}\n\n{USAGE}{}", suites::names().join(", "))
         }
-    }
-}
-
-fn bench(mut args: impl Iterator<Item = String>) -> Result<bool> {
-    match args.next().as_deref() {
-        Some("brain") => {
-            exec::cargo(["bench", "-p", "telaio-brain", "--bench", "brain", "--"]).args(args).run()
-        }
-        Some(other) => bail!("there is no benchmark {other:?}; there is: brain"),
-        None => bail!("name a benchmark; there is: brain"),
     }
 }

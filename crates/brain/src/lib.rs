@@ -13,7 +13,7 @@
 //! ```
 //! use telaio_brain::{LocalWatch, Store, Wants};
 //! use telaio_model::{Batch, Op};
-//! //!
+//!
 //! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 //! let store = Store::new();
 //! store.apply(Batch { changes: vec![], synced: true });

@@ -34,7 +34,7 @@ impl Assembler {
             GlobalOp::Reset => self.reset(),
             GlobalOp::Sync => {}
             GlobalOp::SetService(service) => {
-                self.set_service(service.meta.key.clone(), Some(service))
+                self.set_service(service.meta.key.clone(), Some(service));
             }
             GlobalOp::DeleteService(key) => self.set_service(key, None),
             GlobalOp::SetEndpoint(endpoint) => {

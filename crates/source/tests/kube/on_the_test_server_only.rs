@@ -481,31 +481,3 @@ async fn the_watches_end_with_their_source() {
     drop(watched);
     server.wait_for_watches(0).await;
 }
-
-/// Not a test of anything, but the place to see how fast a cluster loads:
-/// `cargo nextest run -p telaio-source --run-ignored only ten_thousand --no-capture`.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "a measurement"]
-async fn ten_thousand_services_of_ten_endpoints_load() {
-    for streaming in [StreamingLists::Served, StreamingLists::Refused] {
-        let server = Server::start().await;
-        server.set_streaming_lists(streaming);
-        let objects = (0..10_000u32).flat_map(|number| {
-            let name = format!("service-{number}");
-            let mut service = service(&name);
-            service["spec"]["clusterIP"] =
-                format!("10.96.{}.{}", number / 250, number % 250 + 1).into();
-            let addresses: Vec<String> =
-                (1..=10).map(|e| format!("10.{}.{}.{e}", number / 250, number % 250)).collect();
-            let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
-            [service, slice(&name, &name, &addresses)]
-        });
-        let started = std::time::Instant::now();
-        server.apply_many(objects).unwrap();
-        println!("{streaming:?}: stored in {:?}", started.elapsed());
-        let started = std::time::Instant::now();
-        let watched = Watched::synced(&server.kubeconfig, options()).await;
-        println!("{streaming:?}: loaded {} in {:?}", watched.objects.len(), started.elapsed());
-        assert_eq!(watched.objects.len(), 20_000);
-    }
-}
