@@ -110,8 +110,10 @@ fn endpoint_path(key: &GlobalEndpointKey) -> String {
 
 fn split_path(path: &str) -> Result<[&str; 4], DecodeError> {
     let parts: Vec<&str> = path.split('|').collect();
-    <[&str; 4]>::try_from(parts)
-        .map_err(|_| DecodeError::Path { path: path.to_owned(), form: "namespace|name|source|key" })
+    match <[&str; 4]>::try_from(parts) {
+        Ok(parts) if !parts[1].is_empty() => Ok(parts),
+        _ => Err(DecodeError::Path { path: path.to_owned(), form: "namespace|name|source|key" }),
+    }
 }
 
 /// An operation as it goes on the wire.

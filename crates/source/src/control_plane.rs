@@ -18,7 +18,7 @@
 //! use telaio_source::control_plane::{Allocations, Change, ControlPlane, Declared, Options, Origin};
 //!
 //! let options = Options { service_cidrs: vec!["10.96.0.0/16".parse()?], ..Options::default() };
-//! let mut control_plane = ControlPlane::new(options, Allocations::default());
+//! let mut control_plane = ControlPlane::new(options, &Allocations::default());
 //! # let service: telaio_model::Service = serde_json::from_str(
 //! #     r#"{"meta": {"namespace": "default", "name": "web"}, "ports": [{"port": 80, "targetPort": 80}]}"#)?;
 //! let declared = Declared::new(Object::from(service), Origin::new("web.yaml", 1));
@@ -203,7 +203,7 @@ impl Pass {
 
 impl ControlPlane {
     /// A control plane for no objects yet, with what an earlier one gave.
-    pub fn new(options: Options, allocations: Allocations) -> Self {
+    pub fn new(options: Options, allocations: &Allocations) -> Self {
         Self {
             ledger: Ledger::new(options, allocations),
             services: BTreeMap::new(),
@@ -299,8 +299,9 @@ impl ControlPlane {
             pass.services.extend(affected);
         }
         pass.services.extend(self.ledger.declare(&claimant, &declared));
-        let same_selector =
-            previous.as_ref().is_some_and(|previous| previous.declared.selector == declared.selector);
+        let same_selector = previous
+            .as_ref()
+            .is_some_and(|previous| previous.declared.selector == declared.selector);
         let mut entry = ServiceEntry {
             claimant,
             declared,

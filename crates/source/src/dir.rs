@@ -57,7 +57,7 @@ use watch::{Debounce, Stopper, Wait, Watches};
 pub const ALLOCATIONS_FILE: &str = "allocations.json";
 
 /// How often everything is looked at even without a notice.
-const SCAN_INTERVAL: Duration = Duration::from_secs(60);
+const SCAN_INTERVAL: Duration = Duration::from_mins(1);
 /// The same while there are no notices, or no root to notice anything in.
 const SCAN_INTERVAL_UNWATCHED: Duration = Duration::from_secs(2);
 /// How much longer than the quiet time changes are gathered at most.
@@ -182,7 +182,7 @@ impl Worker {
             status: source.status.clone(),
             scanner: Scanner::new(source.root.clone(), watches),
             store: Store::default(),
-            control_plane: ControlPlane::new(control_plane_options, allocations),
+            control_plane: ControlPlane::new(control_plane_options, &allocations),
             report,
             state_file: state_file.filter(|_| !options.state_read_only),
             root_missing: false,
@@ -199,7 +199,7 @@ impl Worker {
     fn take(&mut self, findings: Findings) -> Vec<ObjectChange> {
         self.root_missing = findings.root_missing;
         for (path, problems) in findings.problems {
-            self.report.scanned(Arc::from(path), problems);
+            self.report.scanned(&Arc::from(path), problems);
         }
         let gone = findings.gone.into_iter().map(|path| (path, None));
         let read = load::load(findings.to_read, &self.ctx);
@@ -207,12 +207,12 @@ impl Worker {
         for (path, content) in gone.chain(read) {
             let file: Arc<Path> = Arc::from(path);
             let problems = content.as_ref().map(|content| content.problems.clone());
-            self.report.read(file.clone(), problems.unwrap_or_default());
+            self.report.read(&file, problems.unwrap_or_default());
             contents.push((file, content));
         }
         let store = self.store.update(contents);
         for ((file, object), problems) in store.duplicates {
-            self.report.compared(file, object, problems);
+            self.report.compared(&file, object, problems);
         }
         let outcome = self.control_plane.apply(store.changes);
         for (service, verdict) in outcome.verdicts {
@@ -239,8 +239,10 @@ impl Worker {
     fn save(&mut self) {
         let Some(file) = &self.state_file else { return };
         let saved = save_allocations(file, self.control_plane.allocations());
-        let problems = saved.err().map(|error| state_problem(file, &error, "addresses may change at the next start"));
-        self.report.read(Arc::from(file.as_path()), problems.into_iter().collect());
+        let problems = saved
+            .err()
+            .map(|error| state_problem(file, &error, "addresses may change at the next start"));
+        self.report.read(&Arc::from(file.as_path()), problems.into_iter().collect());
     }
 
     /// Sends everything, then what changes, until nobody listens.
@@ -284,7 +286,7 @@ impl Worker {
                 SCAN_INTERVAL_UNWATCHED.as_secs()
             ),
         });
-        self.report.read(Arc::from(Path::new("watch")), problem.into_iter().collect());
+        self.report.read(&Arc::from(Path::new("watch")), problem.into_iter().collect());
         self.report.publish();
     }
 }
@@ -304,7 +306,7 @@ fn restore(file: &Path, read_only: bool, report: &mut Report) -> Allocations {
         }
     }
     // Not as what was read: saving replaces that, and this must be seen.
-    report.scanned(Arc::from(file), vec![state_problem(file, &error, remedy)]);
+    report.scanned(&Arc::from(file), vec![state_problem(file, &error, remedy)]);
     Allocations::new()
 }
 

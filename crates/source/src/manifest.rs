@@ -48,9 +48,7 @@ pub use check::Errors;
 pub use endpoints::{
     Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForName, TargetRef,
 };
-pub use file::{
-    FILE_BYTES_MAX, FileContent, Format, FoundObject, read_file_content, too_large,
-};
+pub use file::{FILE_BYTES_MAX, FileContent, Format, FoundObject, read_file_content, too_large};
 pub use ingress::{
     HttpIngressPath, HttpRule, Ingress, IngressBackend, IngressClass, IngressClassSpec,
     IngressLoadBalancer, IngressRule, IngressServiceBackend, IngressSpec, IngressStatus,

@@ -1,5 +1,8 @@
 //! Bad input: each kind of it gets a clear message, and the valid rest is served.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -116,11 +119,7 @@ fn binary_files_are_no_texts() {
         b"# caf\xe9\nkind: Service\n",
         "latin1.yaml:1: is not UTF-8, so it is not a text; save it as UTF-8",
     );
-    refuses(
-        "utf16.yaml",
-        b"\xff\xfek\x00i\x00",
-        "utf16.yaml:1: is UTF-16; save it as UTF-8",
-    );
+    refuses("utf16.yaml", b"\xff\xfek\x00i\x00", "utf16.yaml:1: is UTF-16; save it as UTF-8");
     refuses(
         "image.json",
         b"\x89PNG\r\n\x1a\n\x00\x00",
@@ -183,12 +182,7 @@ fn one_broken_document_does_not_hide_the_others() {
 #[test]
 fn a_value_of_the_wrong_type_is_named_with_its_line() {
     for (spec, line, field, message) in [
-        (
-            "  ports: http\n",
-            7,
-            "spec.ports",
-            "the text \"http\" does not fit here; write a list",
-        ),
+        ("  ports: http\n", 7, "spec.ports", "the text \"http\" does not fit here; write a list"),
         (
             "  ports:\n  - port: http\n",
             8,
@@ -237,7 +231,8 @@ fn a_value_of_the_wrong_type_is_named_with_its_line() {
 #[test]
 fn ports_outside_of_the_range_are_refused() {
     for port in ["0", "65536", "-1", "99999999999999999999"] {
-        let loaded = load(&[("web.yaml", service(&format!("  ports:\n  - port: {port}\n")).as_bytes())]);
+        let loaded =
+            load(&[("web.yaml", service(&format!("  ports:\n  - port: {port}\n")).as_bytes())]);
         let messages = loaded.messages();
         let start = "web.yaml:8: Service shop/web: spec.ports[0].port: ";
         assert!(messages.len() == 1 && messages[0].starts_with(start), "{messages:?}");
@@ -252,8 +247,10 @@ fn ports_outside_of_the_range_are_refused() {
     );
     refuses(
         "web.yaml",
-        service("  type: NodePort\n  clusterIP: 10.0.0.1\n  ports: [{port: 80, nodePort: 70000}]\n")
-            .as_bytes(),
+        service(
+            "  type: NodePort\n  clusterIP: 10.0.0.1\n  ports: [{port: 80, nodePort: 70000}]\n",
+        )
+        .as_bytes(),
         "web.yaml:9: Service shop/web: spec.ports[0].nodePort: 70000 is not a port; write a number \
          from 1 to 65535",
     );
@@ -428,13 +425,12 @@ fn two_services_cannot_have_one_node_port_of_a_protocol() {
 fn a_network_without_a_free_address_is_named() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["a", "b", "c"] {
-        let text = service("  ports: [{port: 80}]\n").replace("name: web", &format!("name: {name}"));
+        let text =
+            service("  ports: [{port: 80}]\n").replace("name: web", &format!("name: {name}"));
         write(dir.path(), &[(&format!("{name}.yaml"), text.as_bytes())]);
     }
-    let options = DirOptions {
-        service_cidrs: vec!["10.0.0.0/30".parse().unwrap()],
-        ..DirOptions::default()
-    };
+    let options =
+        DirOptions { service_cidrs: vec!["10.0.0.0/30".parse().unwrap()], ..DirOptions::default() };
     let loaded = load_dir(dir, options);
     assert_eq!(
         loaded.messages(),
@@ -449,7 +445,7 @@ fn bombs_are_refused() {
     let mut aliases = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for i in 1..12 {
         let previous = format!("*a{}, ", i - 1).repeat(10);
-        aliases.push_str(&format!("a{i}: &a{i} [{previous}]\n"));
+        writeln!(aliases, "a{i}: &a{i} [{previous}]").unwrap();
     }
     refuses(
         "aliases.yaml",

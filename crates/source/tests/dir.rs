@@ -1,5 +1,6 @@
 //! The directory source, live: every way in which files change.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 #![cfg(unix)]
 
 use std::collections::BTreeMap;
@@ -436,7 +437,9 @@ async fn a_damaged_state_is_reported_and_laid_aside() {
     std::fs::write(root.join("a.yaml"), service("a", "")).unwrap();
     let mut running = Running::start_with(&root, with_cidr(Some(state.clone())));
     running.until(&["default/a"]).await;
-    running.until_problems(|problems| problems.len() == 1 && problems[0].contains("is damaged")).await;
+    running
+        .until_problems(|problems| problems.len() == 1 && problems[0].contains("is damaged"))
+        .await;
     assert!(state.join("allocations.json.unusable").exists());
     assert!(state.join("allocations.json").exists());
 }

@@ -4,6 +4,9 @@
 //! about: the brain's memory is not its watchers', the source's CPU is not the API server's.
 //! Results go to standard output as a table; `cargo xtask bench` writes them to docs/benchmarks.md.
 
+#![allow(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "figures for people")]
+
+mod bare;
 mod cluster;
 mod roles;
 mod usage;
@@ -25,6 +28,7 @@ fn main() -> Result<()> {
         ["role", "load-api", kubeconfig] => roles::load_api(kubeconfig),
         ["role", "api-server", services] => roles::api_server(services.parse()?),
         ["role", "serve", services] => roles::serve(services.parse()?),
+        ["role", "bare"] => roles::bare(),
         ["role", "watch", url, count] => roles::watch(url, count.parse()?),
         ["--sizes", sizes] => run(&parse_sizes(sizes)?),
         [] => run(&[1_000, 10_000, 50_000]),
@@ -92,8 +96,7 @@ impl Drop for Role {
 fn run(sizes: &[usize]) -> Result<()> {
     let mut report = String::new();
     loads(sizes, &mut report)?;
-    let mut firsts = Vec::new();
-    changes(sizes, &mut report, &mut firsts)?;
+    changes(sizes, &mut report)?;
     print!("{report}");
     Ok(())
 }
@@ -135,66 +138,91 @@ fn loads(sizes: &[usize], report: &mut String) -> Result<()> {
     Ok(())
 }
 
+/// How many watchers each size is tried with.
+const WATCHERS: [usize; 3] = [1, 100, 1_000];
+
+/// What one change cost.
+struct Cost {
+    /// From the change to the last watcher, in milliseconds, sorted.
+    delays_ms: Vec<f64>,
+    cpu_ms: f64,
+    full_state_s: f64,
+    rss_mib: f64,
+}
+
+/// Lets a server make changes to so many watchers.
+fn measure(server: &[&str], watchers: usize) -> Result<Cost> {
+    progress(&format!("{}, {watchers} watchers", server.join(" ")));
+    let mut server = Role::start(server)?;
+    let url = server.line()?;
+    let mut crowd = Role::start(&["watch", &url, &watchers.to_string()])?;
+    crowd.numbers()?;
+    let full_state_s = Role::start(&["watch", &url, "1"])?.numbers()?[0];
+    std::thread::sleep(Duration::from_millis(200));
+    for round in 0..WARM_UP {
+        server.ask(&format!("change {round}"))?;
+        crowd.numbers()?;
+    }
+    let rounds = if watchers >= 1_000 { 100 } else { 500 };
+    let cpu_before = server.ask("usage")?[0];
+    let mut delays_ms = Vec::with_capacity(rounds);
+    for round in WARM_UP..WARM_UP + rounds {
+        let sent = server.ask(&format!("change {round}"))?[0];
+        delays_ms.push((crowd.numbers()?[0] - sent) / 1e6);
+    }
+    let usage = server.ask("usage")?;
+    delays_ms.sort_by(f64::total_cmp);
+    let cpu_ms = (usage[0] - cpu_before) / 1e6 / rounds as f64;
+    Ok(Cost { delays_ms, cpu_ms, full_state_s, rss_mib: usage[1] })
+}
+
+/// Changes that are not counted.
+const WARM_UP: usize = 50;
+
 /// One endpoint's change, to 1, 100 and 1,000 watchers.
-fn changes(sizes: &[usize], report: &mut String, costs: &mut Vec<f64>) -> Result<()> {
+fn changes(sizes: &[usize], report: &mut String) -> Result<()> {
     writeln!(report, "### One endpoint's change, delivered over the Local API\n")?;
     writeln!(
         report,
-        "| services | watchers | to the last watcher ms p50 | p99 | brain CPU ms per change | \
-         µs per change and watcher | first full state to one more watcher s | brain RSS MiB |\n\
+        "| services | watchers | to the last watcher ms p50 | p99 | CPU ms per change | \
+         µs per watcher | full state to one more watcher s | RSS MiB |\n\
          |---|---|---|---|---|---|---|---|"
     )?;
+    let mut row = |name: &str, watchers: usize, cost: &Cost| {
+        let at = |share: f64| cost.delays_ms[((cost.delays_ms.len() - 1) as f64 * share) as usize];
+        writeln!(
+            report,
+            "| {name} | {watchers} | {:.2} | {:.2} | {:.3} | {:.1} | {:.2} | {:.0} |",
+            at(0.5),
+            at(0.99),
+            cost.cpu_ms,
+            cost.cpu_ms * 1e3 / watchers as f64,
+            cost.full_state_s,
+            cost.rss_mib
+        )
+    };
+    for watchers in WATCHERS {
+        row("bare gRPC, no brain", watchers, &measure(&["bare"], watchers)?)?;
+    }
+    let mut costs = Vec::new();
     for &size in sizes {
-        for watchers in [1, 100, 1_000] {
-            progress(&format!("{size} services, {watchers} watchers: connecting"));
-            let mut brain = Role::start(&["serve", &size.to_string()])?;
-            let url = brain.line()?;
-            let mut crowd = Role::start(&["watch", &url, &watchers.to_string()])?;
-            crowd.numbers()?;
-            let mut one_more = Role::start(&["watch", &url, "1"])?;
-            let full_state_s = one_more.numbers()?[0];
-            drop(one_more);
-            std::thread::sleep(Duration::from_millis(200));
-
-            let rounds = if watchers >= 1_000 { 100 } else { 300 };
-            progress(&format!("{size} services, {watchers} watchers: {rounds} changes"));
-            for round in 0..20 {
-                brain.ask(&format!("change {round}"))?;
-                crowd.numbers()?;
-            }
-            let cpu_before = brain.ask("usage")?[0];
-            let mut delays = Vec::with_capacity(rounds);
-            for round in 0..rounds {
-                let sent = brain.ask(&format!("change {}", 20 + round))?[0];
-                let received = crowd.numbers()?[0];
-                delays.push((received - sent) / 1e6);
-            }
-            let usage = brain.ask("usage")?;
-            let cpu_ms = (usage[0] - cpu_before) / 1e6 / rounds as f64;
-            delays.sort_by(f64::total_cmp);
-            let at = |share: f64| delays[((delays.len() - 1) as f64 * share) as usize];
-            writeln!(
-                report,
-                "| {size} | {watchers} | {:.2} | {:.2} | {cpu_ms:.3} | {:.1} | {full_state_s:.2} | {:.0} |",
-                at(0.5),
-                at(0.99),
-                cpu_ms * 1e3 / watchers as f64,
-                usage[1]
-            )?;
-            costs.push(cpu_ms);
+        for watchers in WATCHERS {
+            let cost = measure(&["serve", &size.to_string()], watchers)?;
+            row(&size.to_string(), watchers, &cost)?;
+            costs.push(cost.cpu_ms);
         }
     }
-    writeln!(report)?;
-    let per_size: Vec<&[f64]> = costs.chunks(3).collect();
-    if let (Some(first), Some(last)) = (per_size.first(), per_size.last()) {
+    let by_size: Vec<&[f64]> = costs.chunks(WATCHERS.len()).collect();
+    if let (Some(first), Some(last)) = (by_size.first(), by_size.last()) {
         let ratios: Vec<String> =
             last.iter().zip(*first).map(|(last, first)| format!("{:.2}", last / first)).collect();
         writeln!(
             report,
-            "One change at {} services costs {} × one at {} (1, 100, 1,000 watchers; bar 1.5).\n",
+            "\nCPU of one change at {} services against one at {}: {} × (with 1, 100 and 1,000 \
+             watchers; the bar is 1.5).",
             sizes.last().unwrap_or(&0),
-            ratios.join(", "),
-            sizes.first().unwrap_or(&0)
+            sizes.first().unwrap_or(&0),
+            ratios.join(", ")
         )?;
     }
     Ok(())

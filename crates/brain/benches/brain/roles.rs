@@ -5,15 +5,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
-use telaio_api::proto::localv1::{Set, WatchReq, op_item, sets_client::SetsClient};
+use telaio_api::proto::localv1::{
+    Set, WatchReq, op_item, sets_client::SetsClient, sets_server::SetsServer,
+};
 use telaio_brain::{ApiServer, Authorizer, Store};
 use telaio_model::{Batch, Object, ObjectChange};
 use telaio_source::Status;
 use telaio_source::dir::{DirOptions, DirSource};
 use telaio_source::kube::{KubeOptions, KubeSource};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 
+use crate::bare::Bare;
 use crate::{ENDPOINTS, cluster, usage};
 
 fn say(line: &str) -> Result<()> {
@@ -93,25 +97,48 @@ pub(crate) fn serve(services: usize) -> Result<()> {
         store.apply(Batch { changes, synced: first + 500 >= services });
     }
     let runtime = runtime()?;
-    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
-    let url = format!("http://{}", listener.local_addr()?);
+    let (listener, url) = listen(&runtime)?;
     let server = ApiServer::new(Arc::clone(&store), Authorizer::default());
     runtime.spawn(server.serve(listener, None, std::future::pending()));
-    say(&url)?;
+    obey(&url, |round| {
+        let slice = cluster::slice(round * 7919 % services, ENDPOINTS, 1 + round / services);
+        let changes = vec![ObjectChange::Set(slice.into())];
+        let at = usage::now_ns()?;
+        if store.apply(Batch { changes, synced: true }).is_none() {
+            bail!("round {round} changed nothing");
+        }
+        Ok(at)
+    })
+}
+
+/// Sends the same message over the same wire with no brain behind it, likewise.
+pub(crate) fn bare() -> Result<()> {
+    let runtime = runtime()?;
+    let (listener, url) = listen(&runtime)?;
+    let changes = watch::Sender::new(0);
+    let service = SetsServer::new(Bare(changes.clone()));
+    let server = tonic::transport::Server::builder().tcp_nodelay(true).add_service(service);
+    runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    obey(&url, |round| {
+        let at = usage::now_ns()?;
+        changes.send_replace(round + 1);
+        Ok(at)
+    })
+}
+
+fn listen(runtime: &tokio::runtime::Runtime) -> Result<(TcpListener, String)> {
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
+    let url = format!("http://{}", listener.local_addr()?);
+    Ok((listener, url))
+}
+
+/// Says where it listens, then makes changes and tells what was used, until standard input ends.
+fn obey(url: &str, change: impl Fn(usize) -> Result<f64>) -> Result<()> {
+    say(url)?;
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         match line.split_once(' ') {
-            Some(("change", round)) => {
-                let round: usize = round.parse()?;
-                let slice =
-                    cluster::slice(round * 7919 % services, ENDPOINTS, 1 + round / services);
-                let changes = vec![ObjectChange::Set(slice.into())];
-                let at = usage::now_ns()?;
-                if store.apply(Batch { changes, synced: true }).is_none() {
-                    bail!("round {round} changed nothing");
-                }
-                say(&at.to_string())?;
-            }
+            Some(("change", round)) => say(&change(round.parse()?)?.to_string())?,
             None if line == "usage" => {
                 say(&format!("{} {}", usage::cpu_ns()?, usage::rss_mib()?))?;
             }

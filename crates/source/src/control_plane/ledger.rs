@@ -79,7 +79,7 @@ struct Needs {
 impl Ledger {
     /// A book in which the given allocations stand, those left out that contradict each other or lie
     /// outside of the networks and ranges of today.
-    pub(super) fn new(options: Options, allocations: Allocations) -> Self {
+    pub(super) fn new(options: Options, allocations: &Allocations) -> Self {
         let mut ledger = Self {
             options,
             addresses: Claims::default(),
@@ -89,7 +89,7 @@ impl Ledger {
             freed: false,
             empty_pools: BTreeSet::new(),
         };
-        for (key, given) in &allocations {
+        for (key, given) in allocations {
             let restored = ledger.restore(key, given);
             ledger.changed |= restored != *given;
             if !restored.is_empty() {
@@ -136,7 +136,11 @@ impl Ledger {
     }
 
     /// Notes what a manifest writes; gives the other services that it matters to.
-    pub(super) fn declare(&mut self, claimant: &Claimant, service: &Service) -> BTreeSet<ObjectKey> {
+    pub(super) fn declare(
+        &mut self,
+        claimant: &Claimant,
+        service: &Service,
+    ) -> BTreeSet<ObjectKey> {
         let mut affected = BTreeSet::new();
         for ip in &service.cluster_ips {
             self.addresses.declare(*ip, claimant.clone());
@@ -166,7 +170,11 @@ impl Ledger {
     }
 
     /// Forgets what a manifest wrote; gives the other services that it matters to.
-    pub(super) fn withdraw(&mut self, claimant: &Claimant, service: &Service) -> BTreeSet<ObjectKey> {
+    pub(super) fn withdraw(
+        &mut self,
+        claimant: &Claimant,
+        service: &Service,
+    ) -> BTreeSet<ObjectKey> {
         let mut affected = BTreeSet::new();
         for ip in &service.cluster_ips {
             self.addresses.withdraw(*ip, claimant);
@@ -279,7 +287,7 @@ impl Ledger {
         let mut errors = self.conflicts(claimant, declared);
         let families = self.families(declared, allocation);
         let is_named = declared.headless || declared.service_type == ServiceType::ExternalName;
-        let needs = self.needs(declared, allocation, if is_named { &[] } else { &families });
+        let needs = needs(declared, allocation, if is_named { &[] } else { &families });
         let before = self.allocations.remove(&claimant.key).unwrap_or_default();
         let given = self.give(&claimant.key, before.clone(), &needs);
         let exhausted = self.shortage(declared, &families, &needs, &given, &mut errors);
@@ -297,9 +305,10 @@ impl Ledger {
     fn conflicts(&self, claimant: &Claimant, service: &Service) -> Vec<FieldError> {
         let mut errors = Vec::new();
         let first_of = |claimants: &[Claimant]| {
-            claimants.first().filter(|first| *first != claimant).map(|first| {
-                format!("Service {} ({})", first.key, first.origin)
-            })
+            claimants
+                .first()
+                .filter(|first| *first != claimant)
+                .map(|first| format!("Service {} ({})", first.key, first.origin))
         };
         for (i, ip) in service.cluster_ips.iter().enumerate() {
             if let Some(other) = first_of(self.addresses.claimants(*ip)) {
@@ -330,31 +339,6 @@ impl Ledger {
             ));
         }
         errors
-    }
-
-    fn needs(
-        &self,
-        service: &Service,
-        allocation: &ServiceAllocation,
-        families: &[IpFamily],
-    ) -> Needs {
-        let written = |family| service.cluster_ips.iter().any(|ip| IpFamily::of(*ip) == family);
-        let with_node_ports = match service.service_type {
-            ServiceType::NodePort => true,
-            ServiceType::LoadBalancer => !allocation.without_node_ports,
-            ServiceType::ClusterIP | ServiceType::ExternalName => false,
-        };
-        let unwritten = service.ports.iter().filter(|port| port.node_port.is_none());
-        Needs {
-            families: families.iter().copied().filter(|family| !written(*family)).collect(),
-            node_ports: unwritten
-                .filter(|_| with_node_ports)
-                .map(|port| (port.protocol, port.port))
-                .collect(),
-            health_check: service.service_type == ServiceType::LoadBalancer
-                && service.external_traffic_policy == TrafficPolicy::Local
-                && service.health_check_node_port.is_none(),
-        }
     }
 
     /// Keeps of `given` what is still needed, gives back the rest, and adds what is missing as far
@@ -472,9 +456,14 @@ impl Ledger {
             }
             let cidrs: Vec<_> = self.cidrs(*family).map(ToString::to_string).collect();
             let message = if cidrs.is_empty() {
-                format!("there is no {family} network to give an address from; add one to --service-cidr")
+                format!(
+                    "there is no {family} network to give an address from; add one to --service-cidr"
+                )
             } else {
-                format!("no address is left in {}; add a network to --service-cidr", cidrs.join(", "))
+                format!(
+                    "no address is left in {}; add a network to --service-cidr",
+                    cidrs.join(", ")
+                )
             };
             errors.push(FieldError::new("spec.clusterIP", message));
         }
@@ -498,10 +487,30 @@ impl Ledger {
     }
 }
 
+/// What a service needs beyond what it writes.
+fn needs(service: &Service, allocation: &ServiceAllocation, families: &[IpFamily]) -> Needs {
+    let written = |family| service.cluster_ips.iter().any(|ip| IpFamily::of(*ip) == family);
+    let with_node_ports = match service.service_type {
+        ServiceType::NodePort => true,
+        ServiceType::LoadBalancer => !allocation.without_node_ports,
+        ServiceType::ClusterIP | ServiceType::ExternalName => false,
+    };
+    let unwritten = service.ports.iter().filter(|port| port.node_port.is_none());
+    Needs {
+        families: families.iter().copied().filter(|family| !written(*family)).collect(),
+        node_ports: unwritten
+            .filter(|_| with_node_ports)
+            .map(|port| (port.protocol, port.port))
+            .collect(),
+        health_check: service.service_type == ServiceType::LoadBalancer
+            && service.external_traffic_policy == TrafficPolicy::Local
+            && service.health_check_node_port.is_none(),
+    }
+}
+
 /// The node ports that a manifest writes.
 fn written_ports(service: &Service) -> impl Iterator<Item = (Protocol, u16)> + '_ {
-    let node_ports =
-        service.ports.iter().filter_map(|port| Some((port.protocol, port.node_port?)));
+    let node_ports = service.ports.iter().filter_map(|port| Some((port.protocol, port.node_port?)));
     node_ports.chain(service.health_check_node_port.map(|port| (Protocol::Tcp, port)))
 }
 

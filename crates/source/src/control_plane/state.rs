@@ -65,7 +65,10 @@ pub fn load_allocations(path: &Path) -> Result<Allocations, StateError> {
         return Err(StateError::Version(version));
     }
     let file: StateFile = serde_json::from_slice(&bytes).map_err(damaged)?;
-    file.services.into_iter().map(|(key, saved)| Ok((ObjectKey::parse(&key), saved.given()?))).collect()
+    file.services
+        .into_iter()
+        .map(|(key, saved)| Ok((ObjectKey::parse(&key), saved.given()?)))
+        .collect()
 }
 
 /// Saves what was given, in place of what was saved before.

@@ -2,7 +2,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use proptest::prelude::*;
-use telaio_model::{ContainerPort, Meta, PodPhase, Protocol, ServicePort, TargetPort};
+use telaio_model::{
+    Conditions, ContainerPort, IpFamily, Meta, PodPhase, Protocol, ServicePort, ServiceType,
+    TargetPort, TrafficPolicy,
+};
 
 use super::*;
 use crate::manifest::FamilyPolicy;
@@ -69,20 +72,28 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(options: Options, allocations: Allocations) -> Self {
+    fn new(options: Options, allocations: &Allocations) -> Self {
         let control_plane = ControlPlane::new(options, allocations);
         Self { control_plane, objects: BTreeMap::new(), errors: BTreeMap::new() }
     }
 
     fn apply(&mut self, changes: impl IntoIterator<Item = Change>) -> Outcome {
+        let changes: Vec<Change> = changes.into_iter().collect();
+        let single = changes.len() == 1;
         let outcome = self.control_plane.apply(changes);
         for change in &outcome.changes {
+            // What is ours to make must not be sent without need; pods and nodes go through as they
+            // come, and a service that goes and comes back in one batch is sent.
+            let ours =
+                matches!(change.object_ref().kind, Kind::Service | Kind::EndpointSlice) && single;
             match change.clone() {
                 ObjectChange::Set(object) => {
-                    self.objects.insert(object.object_ref(), object);
+                    let before = self.objects.insert(object.object_ref(), object.clone());
+                    assert!(!ours || before.as_ref() != Some(&object), "{object:?} did not change");
                 }
                 ObjectChange::Delete(object) => {
-                    self.objects.remove(&object);
+                    let before = self.objects.remove(&object);
+                    assert!(!ours || before.is_some(), "{object} was not there");
                 }
             }
         }
@@ -121,7 +132,7 @@ impl Watched {
 
 #[test]
 fn what_is_written_is_kept_as_it_is() {
-    let mut watched = Watched::new(options(&["10.96.0.0/16"]), Allocations::new());
+    let mut watched = Watched::new(options(&["10.96.0.0/16"]), &Allocations::new());
     let written = Service { cluster_ips: vec!["10.96.0.9".parse().unwrap()], ..service("web") };
     let outcome = watched.apply([set(written.clone())]);
     assert_eq!(watched.service("web"), Some(&written));
@@ -130,7 +141,7 @@ fn what_is_written_is_kept_as_it_is() {
 
 #[test]
 fn an_address_stays_while_others_come_and_go() {
-    let mut watched = Watched::new(options(&["10.96.0.0/24"]), Allocations::new());
+    let mut watched = Watched::new(options(&["10.96.0.0/24"]), &Allocations::new());
     watched.apply([set(service("web"))]);
     let ips = watched.ips("web");
     assert_eq!(ips.len(), 1);
@@ -148,7 +159,7 @@ fn an_address_stays_while_others_come_and_go() {
 #[test]
 fn the_same_service_gets_the_same_address_without_any_state() {
     let ips = |names: &[&str]| {
-        let mut watched = Watched::new(options(&["10.96.0.0/12"]), Allocations::new());
+        let mut watched = Watched::new(options(&["10.96.0.0/12"]), &Allocations::new());
         watched.apply(names.iter().map(|name| set(service(name))));
         watched.ips("web")
     };
@@ -157,11 +168,10 @@ fn the_same_service_gets_the_same_address_without_any_state() {
 
 #[test]
 fn a_written_address_wins_over_a_given_one() {
-    let mut watched = Watched::new(options(&["10.96.0.0/16"]), Allocations::new());
+    let mut watched = Watched::new(options(&["10.96.0.0/16"]), &Allocations::new());
     watched.apply([set(service("web"))]);
     let given: IpAddr = watched.ips("web")[0].parse().unwrap();
-    let outcome =
-        watched.apply([set(Service { cluster_ips: vec![given], ..service("db") })]);
+    let outcome = watched.apply([set(Service { cluster_ips: vec![given], ..service("db") })]);
     assert_eq!(watched.ips("db"), [given.to_string()]);
     assert_ne!(watched.ips("web"), [given.to_string()]);
     assert_eq!(watched.ips("web").len(), 1);
@@ -171,7 +181,7 @@ fn a_written_address_wins_over_a_given_one() {
 
 #[test]
 fn writing_the_address_one_was_given_changes_nothing_for_others() {
-    let mut watched = Watched::new(options(&["10.96.0.0/16"]), Allocations::new());
+    let mut watched = Watched::new(options(&["10.96.0.0/16"]), &Allocations::new());
     watched.apply([set(service("web"))]);
     let given: IpAddr = watched.ips("web")[0].parse().unwrap();
     let outcome = watched.apply([set(Service { cluster_ips: vec![given], ..service("web") })]);
@@ -181,7 +191,7 @@ fn writing_the_address_one_was_given_changes_nothing_for_others() {
 
 #[test]
 fn families_follow_the_policy() {
-    use telaio_model::IpFamily::{V4, V6};
+    use IpFamily::{V4, V6};
     let dual = options(&["10.96.0.0/16", "fd00::/108"]);
     let single = options(&["10.96.0.0/16"]);
     let wish = |families: &[_], policy| ServiceAllocation {
@@ -190,14 +200,13 @@ fn families_follow_the_policy() {
         without_node_ports: false,
     };
     let families = |options: &Options, allocation: ServiceAllocation| {
-        let mut watched = Watched::new(options.clone(), Allocations::new());
+        let mut watched = Watched::new(options.clone(), &Allocations::new());
         watched.apply([set_allocated(service("web"), allocation)]);
         match watched.service("web") {
             Some(service) => Ok(service.cluster_ips.iter().map(|ip| IpFamily::of(*ip)).collect()),
             None => Err(watched.errors.into_values().next().unwrap_or_default()),
         }
     };
-    use telaio_model::IpFamily;
     let missing = "spec.clusterIP: there is no IPv6 network to give an address from; add one to \
                    --service-cidr";
     for (options, allocation, expected) in [
@@ -219,7 +228,7 @@ fn families_follow_the_policy() {
 
 #[test]
 fn a_second_family_joins_an_address_that_is_written() {
-    let mut watched = Watched::new(options(&["10.96.0.0/16", "fd00::/108"]), Allocations::new());
+    let mut watched = Watched::new(options(&["10.96.0.0/16", "fd00::/108"]), &Allocations::new());
     let written = Service { cluster_ips: vec!["fd00::9".parse().unwrap()], ..service("web") };
     let allocation = ServiceAllocation {
         policy: Some(FamilyPolicy::PreferDualStack),
@@ -233,7 +242,7 @@ fn a_second_family_joins_an_address_that_is_written() {
 
 #[test]
 fn node_ports_are_given_where_the_type_has_them() {
-    let mut watched = Watched::new(options(&["10.96.0.0/16"]), Allocations::new());
+    let mut watched = Watched::new(options(&["10.96.0.0/16"]), &Allocations::new());
     let port = |protocol, port| ServicePort {
         name: format!("{protocol}-{port}").to_lowercase().into(),
         protocol,
@@ -244,7 +253,6 @@ fn node_ports_are_given_where_the_type_has_them() {
     };
     let ports = vec![port(Protocol::Tcp, 53), port(Protocol::Udp, 53), port(Protocol::Tcp, 54)];
     let declared = Service { ports, service_type: ServiceType::LoadBalancer, ..service("dns") };
-    use telaio_model::ServiceType;
     watched.apply([set(declared.clone())]);
     let given: Vec<u16> =
         watched.service("dns").unwrap().ports.iter().map(|p| p.node_port.unwrap()).collect();
@@ -267,8 +275,7 @@ fn node_ports_are_given_where_the_type_has_them() {
 
 #[test]
 fn a_local_load_balancer_gets_a_port_for_its_health_check() {
-    use telaio_model::{ServiceType, TrafficPolicy};
-    let mut watched = Watched::new(options(&["10.96.0.0/16"]), Allocations::new());
+    let mut watched = Watched::new(options(&["10.96.0.0/16"]), &Allocations::new());
     let declared = Service {
         service_type: ServiceType::LoadBalancer,
         external_traffic_policy: TrafficPolicy::Local,
@@ -278,16 +285,13 @@ fn a_local_load_balancer_gets_a_port_for_its_health_check() {
     let served = watched.service("web").unwrap();
     let health = served.health_check_node_port.unwrap();
     assert_ne!(Some(health), served.ports[0].node_port);
-    watched.apply([set(Service {
-        external_traffic_policy: TrafficPolicy::Cluster,
-        ..declared
-    })]);
+    watched.apply([set(Service { external_traffic_policy: TrafficPolicy::Cluster, ..declared })]);
     assert_eq!(watched.service("web").unwrap().health_check_node_port, None);
 }
 
 #[test]
 fn a_service_that_found_nothing_gets_what_another_gives_back() {
-    let mut watched = Watched::new(options(&["10.96.0.0/30"]), Allocations::new());
+    let mut watched = Watched::new(options(&["10.96.0.0/30"]), &Allocations::new());
     watched.apply(["a", "b", "c", "d"].map(|name| set(service(name))));
     assert_eq!(
         watched.errors.values().flatten().collect::<Vec<_>>(),
@@ -301,7 +305,7 @@ fn a_service_that_found_nothing_gets_what_another_gives_back() {
 
 #[test]
 fn a_service_without_address_and_network_is_told_the_remedy() {
-    let mut watched = Watched::new(options(&[]), Allocations::new());
+    let mut watched = Watched::new(options(&[]), &Allocations::new());
     let headless = Service { headless: true, ..service("headless") };
     watched.apply([set(service("web")), set(headless)]);
     assert!(watched.errors[&ObjectKey::new("shop", "web")][0].contains("set --service-cidr"));
@@ -316,7 +320,7 @@ fn the_first_of_two_that_write_an_address_keeps_it() {
         service.meta.created_s = created_s;
         set(service)
     };
-    let mut watched = Watched::new(options(&["10.96.0.0/16"]), Allocations::new());
+    let mut watched = Watched::new(options(&["10.96.0.0/16"]), &Allocations::new());
     watched.apply([written("b", None)]);
     watched.apply([written("a", None)]);
     assert!(watched.service("a").is_some() && watched.service("b").is_none());
@@ -336,15 +340,15 @@ fn the_first_of_two_that_write_an_address_keeps_it() {
 fn allocations_survive_being_saved() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("state/allocations.json");
-    assert_eq!(load_allocations(&file).unwrap(), Allocations::new());
-    let mut watched = Watched::new(options(&["10.96.0.0/16", "fd00::/64"]), Allocations::new());
+    assert_eq!(load_allocations(&file).unwrap(), &Allocations::new());
+    let mut watched = Watched::new(options(&["10.96.0.0/16", "fd00::/64"]), &Allocations::new());
     let dual = ServiceAllocation {
         policy: Some(FamilyPolicy::RequireDualStack),
         ..ServiceAllocation::default()
     };
     let balancer = Service {
-        service_type: telaio_model::ServiceType::LoadBalancer,
-        external_traffic_policy: telaio_model::TrafficPolicy::Local,
+        service_type: ServiceType::LoadBalancer,
+        external_traffic_policy: TrafficPolicy::Local,
         ..service("web")
     };
     watched.apply([set_allocated(balancer, dual), set(service("db"))]);
@@ -369,7 +373,7 @@ fn allocations_that_no_longer_fit_are_given_anew() {
         (ObjectKey::new("shop", "b"), given(&["10.96.0.5"])),
         (ObjectKey::new("shop", "c"), given(&["192.168.0.1"])),
     ]);
-    let mut watched = Watched::new(options(&["10.96.0.0/16"]), allocations);
+    let mut watched = Watched::new(options(&["10.96.0.0/16"]), &allocations);
     let outcome = watched.apply(["a", "b", "c"].map(|name| set(service(name))));
     assert_eq!(watched.ips("a"), ["10.96.0.5"]);
     assert_ne!(watched.ips("b"), ["10.96.0.5"]);
@@ -384,7 +388,7 @@ fn what_absent_services_had_is_kept_until_it_is_known_that_they_are_gone() {
         ..GivenToService::default()
     };
     let allocations = Allocations::from([(ObjectKey::new("shop", "gone"), given)]);
-    let mut watched = Watched::new(options(&["10.96.0.0/16"]), allocations.clone());
+    let mut watched = Watched::new(options(&["10.96.0.0/16"]), &allocations);
     watched.apply([]);
     assert_eq!(*watched.control_plane.allocations(), allocations);
     assert!(watched.control_plane.release_undeclared());
@@ -398,7 +402,7 @@ fn selecting(name: &str) -> Service {
 
 #[test]
 fn a_pod_is_an_endpoint_in_the_state_it_is_in() {
-    let mut watched = Watched::new(options(&["10.96.0.0/16"]), Allocations::new());
+    let mut watched = Watched::new(options(&["10.96.0.0/16"]), &Allocations::new());
     let on_node = |mut pod: Pod| {
         pod.node = Some("n1".into());
         pod
@@ -409,8 +413,11 @@ fn a_pod_is_an_endpoint_in_the_state_it_is_in() {
         endpoint.map(|endpoint| endpoint.conditions)
     };
     let conditions_of = |ready, serving, terminating| Conditions { ready, serving, terminating };
-    use telaio_model::Conditions;
-    watched.apply([set(selecting("web")), set(on_node(pod("p", "10.0.0.1"))), set(node("n1", "z1"))]);
+    watched.apply([
+        set(selecting("web")),
+        set(on_node(pod("p", "10.0.0.1"))),
+        set(node("n1", "z1")),
+    ]);
     let slices = watched.slices();
     assert_eq!(slices.len(), 1);
     assert_eq!(slices[0].service.as_deref(), Some("web"));
@@ -432,7 +439,7 @@ fn a_pod_is_an_endpoint_in_the_state_it_is_in() {
 
 #[test]
 fn pods_with_different_numbers_for_a_named_port_are_in_different_slices() {
-    let mut watched = Watched::new(options(&["10.96.0.0/16"]), Allocations::new());
+    let mut watched = Watched::new(options(&["10.96.0.0/16"]), &Allocations::new());
     let named = |name: &str, ip: &str, number| Pod {
         ports: vec![ContainerPort {
             name: Some("http".into()),
@@ -462,7 +469,7 @@ fn pods_with_different_numbers_for_a_named_port_are_in_different_slices() {
 
 #[test]
 fn slices_follow_selectors_labels_and_refusals() {
-    let mut watched = Watched::new(options(&["10.96.0.0/16"]), Allocations::new());
+    let mut watched = Watched::new(options(&["10.96.0.0/16"]), &Allocations::new());
     let mut other = pod("p", "10.0.0.1");
     other.meta.labels = [(Arc::from("app"), Arc::from("db"))].into();
     watched.apply([set(selecting("web")), set(pod("p", "10.0.0.1"))]);
@@ -507,7 +514,6 @@ fn step() -> impl Strategy<Value = Step> {
 
 impl Step {
     fn change(&self) -> Change {
-        use telaio_model::ServiceType;
         let value = |number: u8| -> Arc<str> { format!("v{number}").into() };
         match self.clone() {
             Self::SetService { name, ip, node_port, selects, kind } => {
@@ -561,7 +567,7 @@ proptest! {
         batch in 1..5usize,
     ) {
         let world = options(&["10.96.0.0/24"]);
-        let mut incremental = Watched::new(world.clone(), Allocations::new());
+        let mut incremental = Watched::new(world.clone(), &Allocations::new());
         let mut declared: BTreeMap<ObjectRef, Change> = BTreeMap::new();
         for steps in steps.chunks(batch) {
             let changes: Vec<Change> = steps.iter().map(Step::change).collect();
@@ -574,13 +580,13 @@ proptest! {
             incremental.apply(changes);
         }
         let allocations = incremental.control_plane.allocations().clone();
-        let mut full = Watched::new(world.clone(), allocations.clone());
+        let mut full = Watched::new(world.clone(), &allocations);
         full.apply(declared.values().cloned());
         prop_assert_eq!(&full.objects, &incremental.objects);
         prop_assert_eq!(&full.errors, &incremental.errors);
         prop_assert_eq!(full.control_plane.allocations(), &allocations);
         // And in another order, one by one.
-        let mut reversed = Watched::new(world, allocations.clone());
+        let mut reversed = Watched::new(world, &allocations);
         for change in declared.values().rev() {
             reversed.apply([change.clone()]);
         }

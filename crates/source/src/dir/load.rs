@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Problem;
-use crate::manifest::{
-    Context, FILE_BYTES_MAX, FileContent, Format, read_file_content, too_large,
-};
+use crate::manifest::{Context, FILE_BYTES_MAX, FileContent, Format, read_file_content, too_large};
 
 /// Fewer files than this are not worth a further thread.
 const FILES_PER_THREAD_MIN: usize = 32;

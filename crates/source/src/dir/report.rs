@@ -43,21 +43,21 @@ impl Report {
             .any(|finders| finders.keys().any(|f| matches!(f, Finder::Scan | Finder::Read)))
     }
 
-    pub(super) fn scanned(&mut self, file: Arc<Path>, problems: Vec<Problem>) {
+    pub(super) fn scanned(&mut self, file: &Arc<Path>, problems: Vec<Problem>) {
         self.set(file, Finder::Scan, problems);
     }
 
-    pub(super) fn read(&mut self, file: Arc<Path>, problems: Vec<Problem>) {
+    pub(super) fn read(&mut self, file: &Arc<Path>, problems: Vec<Problem>) {
         self.set(file, Finder::Read, problems);
     }
 
-    pub(super) fn compared(&mut self, file: Arc<Path>, object: ObjectRef, problems: Vec<Problem>) {
+    pub(super) fn compared(&mut self, file: &Arc<Path>, object: ObjectRef, problems: Vec<Problem>) {
         self.set(file, Finder::Duplicate(object), problems);
     }
 
     pub(super) fn judged(&mut self, service: ObjectKey, verdict: Verdict) {
         if let Some(file) = self.services.remove(&service) {
-            self.set(file, Finder::Service(service.clone()), Vec::new());
+            self.set(&file, Finder::Service(service.clone()), Vec::new());
         }
         if verdict.errors.is_empty() {
             return;
@@ -71,24 +71,24 @@ impl Report {
         });
         let file = verdict.origin.file.clone();
         self.services.insert(service.clone(), file.clone());
-        self.set(file, Finder::Service(service), problems.collect());
+        self.set(&file, Finder::Service(service), problems.collect());
     }
 
-    fn set(&mut self, file: Arc<Path>, finder: Finder, problems: Vec<Problem>) {
-        if problems.is_empty() && !self.files.contains_key(&file) {
+    fn set(&mut self, file: &Arc<Path>, finder: Finder, problems: Vec<Problem>) {
+        if problems.is_empty() && !self.files.contains_key(file) {
             return;
         }
         let finders = self.files.entry(file.clone()).or_default();
-        let before = if problems.is_empty() {
-            finders.remove(&finder).unwrap_or_default()
-        } else {
-            finders.insert(finder, problems.clone()).unwrap_or_default()
-        };
-        if finders.is_empty() {
-            self.files.remove(&file);
+        if finders.get(&finder).map(Vec::as_slice).unwrap_or_default() != problems {
+            self.changed.insert(file.clone());
         }
-        if before != problems {
-            self.changed.insert(file);
+        if problems.is_empty() {
+            finders.remove(&finder);
+        } else {
+            finders.insert(finder, problems);
+        }
+        if finders.is_empty() {
+            self.files.remove(file);
         }
     }
 

@@ -302,15 +302,18 @@ impl Shared {
         match event {
             Ok(event) if event.need_rescan() => inner.all = true,
             Ok(event) => {
-                let writing = match event.kind {
-                    EventKind::Access(AccessKind::Close(AccessMode::Write)) => false,
-                    EventKind::Access(_) => return,
-                    // A writer closes the file when it is done. Other systems do not tell.
-                    EventKind::Modify(ModifyKind::Data(_)) => cfg!(target_os = "linux"),
-                    // The two halves of a rename have been told already.
-                    EventKind::Modify(ModifyKind::Name(RenameMode::Both)) => return,
-                    _ => false,
+                let is_news = match event.kind {
+                    EventKind::Access(kind) => kind == AccessKind::Close(AccessMode::Write),
+                    // The two halves of a rename are told by themselves.
+                    EventKind::Modify(ModifyKind::Name(mode)) => mode != RenameMode::Both,
+                    _ => true,
                 };
+                if !is_news {
+                    return;
+                }
+                // A writer closes the file when it is done. Other systems do not tell.
+                let writing = cfg!(target_os = "linux")
+                    && matches!(event.kind, EventKind::Modify(ModifyKind::Data(_)));
                 for path in &event.paths {
                     inner.changed(path, writing);
                 }

@@ -22,7 +22,7 @@ use telaio_model::{FieldError, Object};
 
 use super::check::Quoted;
 use super::kinds::{is_cluster_wide, is_skipped};
-use super::tree::{FieldProblem, Node, SyntaxError, Value, read_json, read_yaml};
+use super::tree::{FieldProblem, Node, SyntaxError, Value, line_breaks, read_json, read_yaml};
 use super::{
     ConfigMap, Context, EndpointSlice, Ingress, IngressClass, Manifest, Namespace, NetworkPolicy,
     Node as NodeManifest, Override, Pod, Secret, Service, ServiceAllocation, ServiceCidr,
@@ -101,22 +101,20 @@ pub fn too_large(name: &str, size_bytes: u64) -> Problem {
 
 /// The text of a file, if it is one.
 fn text_of(bytes: &[u8]) -> Result<&str, SyntaxError> {
-    let error = |at: usize, message: &str| {
-        let before = bytes[..at].iter().filter(|byte| **byte == b'\n').count();
-        let line = u32::try_from(before + 1).unwrap_or(u32::MAX);
-        Err(SyntaxError { line, message: message.to_owned() })
+    const UTF8_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
+    const UTF16_MARKS: [[u8; 2]; 2] = [[0xFF, 0xFE], [0xFE, 0xFF]];
+    let is_utf16 = UTF16_MARKS.iter().any(|mark| bytes.starts_with(mark));
+    let bytes = bytes.strip_prefix(&UTF8_MARK).unwrap_or(bytes);
+    let nul = bytes.iter().position(|byte| *byte == 0);
+    let (at, message) = match (nul, std::str::from_utf8(bytes)) {
+        _ if is_utf16 => (0, "is UTF-16; save it as UTF-8"),
+        (Some(at), _) => (at, "has a NUL byte, so it is not a text; remove it or rename the file"),
+        (None, Err(fault)) => {
+            (fault.valid_up_to(), "is not UTF-8, so it is not a text; save it as UTF-8")
+        }
+        (None, Ok(text)) => return Ok(text),
     };
-    if bytes.starts_with(&[0xFF, 0xFE]) || bytes.starts_with(&[0xFE, 0xFF]) {
-        return error(0, "is UTF-16; save it as UTF-8");
-    }
-    let bytes = bytes.strip_prefix(&[0xEF, 0xBB, 0xBF]).unwrap_or(bytes);
-    if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
-        return error(at, "has a NUL byte, so it is not a text; remove it or rename the file");
-    }
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Ok(text),
-        Err(fault) => error(fault.valid_up_to(), "is not UTF-8, so it is not a text; save it as UTF-8"),
-    }
+    Err(SyntaxError { line: 1 + line_breaks(&bytes[..at]), message: message.to_owned() })
 }
 
 /// The YAML documents of a text, each with the line it begins on.
@@ -131,19 +129,13 @@ fn yaml_documents(text: &str) -> impl Iterator<Item = (&str, u32)> {
         let cut = text.match_indices("\n---").map(|(at, _)| at + 1).find(|at| {
             matches!(text.as_bytes().get(at + 3), None | Some(b' ' | b'\t' | b'\r' | b'\n'))
         });
-        let document = match cut {
-            Some(at) => {
-                rest = Some(&text[at..]);
-                &text[..at]
-            }
-            None => {
-                rest = None;
-                text
-            }
+        let (document, after) = match cut {
+            Some(at) => (&text[..at], Some(&text[at..])),
+            None => (text, None),
         };
+        rest = after;
         let first_line = line;
-        let breaks = document.bytes().filter(|byte| *byte == b'\n').count();
-        line += u32::try_from(breaks).unwrap_or(u32::MAX);
+        line += line_breaks(document.as_bytes());
         Some((document, first_line))
     })
 }
@@ -248,7 +240,12 @@ impl Reader<'_> {
     /// Reads an object or a list of them.
     fn read_node(&mut self, node: &Node<'_>, place: Place<'_, '_>) {
         if !matches!(node.value, Value::Mapping(_)) {
-            self.problem(node, place, "", "is not a manifest; write a mapping with apiVersion, kind and metadata");
+            self.problem(
+                node,
+                place,
+                "",
+                "is not a manifest; write a mapping with apiVersion, kind and metadata",
+            );
             return;
         }
         let own = |key| node.get_str(key).filter(|text| !text.is_empty());
@@ -258,11 +255,21 @@ impl Reader<'_> {
         let (kind, api_version) = match (kind, api_version) {
             (Some(kind), Some(api_version)) => (kind, api_version),
             (None, _) => {
-                self.problem(node, place, "kind", "is missing; write what it is, such as kind: Service");
+                self.problem(
+                    node,
+                    place,
+                    "kind",
+                    "is missing; write what it is, such as kind: Service",
+                );
                 return;
             }
             (_, None) => {
-                self.problem(node, place, "apiVersion", "is missing; write it, such as apiVersion: v1");
+                self.problem(
+                    node,
+                    place,
+                    "apiVersion",
+                    "is missing; write it, such as apiVersion: v1",
+                );
                 return;
             }
         };
@@ -272,7 +279,13 @@ impl Reader<'_> {
         }
     }
 
-    fn read_list(&mut self, node: &Node<'_>, place: Place<'_, '_>, item_kind: &str, api_version: &str) {
+    fn read_list(
+        &mut self,
+        node: &Node<'_>,
+        place: Place<'_, '_>,
+        item_kind: &str,
+        api_version: &str,
+    ) {
         let items = match node.get("items") {
             None => return,
             Some(items) if items.is_null() => return,
@@ -291,7 +304,13 @@ impl Reader<'_> {
         }
     }
 
-    fn read_object(&mut self, node: &Node<'_>, place: Place<'_, '_>, kind: &str, api_version: &str) {
+    fn read_object(
+        &mut self,
+        node: &Node<'_>,
+        place: Place<'_, '_>,
+        kind: &str,
+        api_version: &str,
+    ) {
         macro_rules! by_kind {
             ($($manifest:ty),* $(,)?) => {
                 match kind {
@@ -304,8 +323,17 @@ impl Reader<'_> {
             };
         }
         by_kind!(
-            EndpointSlice, NodeManifest, Ingress, IngressClass, Secret, ConfigMap, Namespace, Pod,
-            NetworkPolicy, ServiceCidr, Override,
+            EndpointSlice,
+            NodeManifest,
+            Ingress,
+            IngressClass,
+            Secret,
+            ConfigMap,
+            Namespace,
+            Pod,
+            NetworkPolicy,
+            ServiceCidr,
+            Override,
         );
     }
 
@@ -325,7 +353,8 @@ impl Reader<'_> {
             Some(known) => format!("; write {known}"),
             None => "; remove it from the directory if it is right elsewhere".to_owned(),
         };
-        let message = format!("the kind {} of {} is not known{hint}", Quoted(kind), Quoted(api_version));
+        let message =
+            format!("the kind {} of {} is not known{hint}", Quoted(kind), Quoted(api_version));
         self.problem(node, place, "kind", message);
     }
 
@@ -343,7 +372,12 @@ impl Reader<'_> {
         }
     }
 
-    fn read_manifest<M: Manifest>(&mut self, node: &Node<'_>, place: Place<'_, '_>, api_version: &str) {
+    fn read_manifest<M: Manifest>(
+        &mut self,
+        node: &Node<'_>,
+        place: Place<'_, '_>,
+        api_version: &str,
+    ) {
         if let Some(manifest) = self.deserialize::<M>(node, place, api_version) {
             self.convert(manifest, node, place, None);
         }

@@ -231,9 +231,9 @@ impl HttpIngressPath {
             }
         };
         let text = self.path.as_deref().unwrap_or_default();
-        if !text.starts_with('/')
-            && !(text.is_empty() && path_type == PathType::ImplementationSpecific)
-        {
+        let may_be_empty = path_type == PathType::ImplementationSpecific;
+        let is_path = text.starts_with('/') || (text.is_empty() && may_be_empty);
+        if !is_path {
             errors.push(
                 format_args!("{path}.path"),
                 format_args!("{} must begin with a slash", Quoted(text)),

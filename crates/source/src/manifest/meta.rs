@@ -138,16 +138,14 @@ pub(super) fn labels(ctx: &Context, labels: &BTreeMap<String, String>) -> Labels
 
 /// Seconds since 1970 of an RFC 3339 time.
 pub(super) fn timestamp_s(path: &str, text: &str, errors: &mut Errors) -> Option<i64> {
-    match text.parse::<jiff::Timestamp>() {
-        Ok(timestamp) => Some(timestamp.as_second()),
-        Err(_) => {
-            errors.push(
-                path,
-                format_args!("{} is not a time; write it as 2026-01-31T12:00:00Z", Quoted(text)),
-            );
-            None
-        }
+    let timestamp = text.parse::<jiff::Timestamp>().ok();
+    if timestamp.is_none() {
+        errors.push(
+            path,
+            format_args!("{} is not a time; write it as 2026-01-31T12:00:00Z", Quoted(text)),
+        );
     }
+    timestamp.map(jiff::Timestamp::as_second)
 }
 
 /// A label selector.

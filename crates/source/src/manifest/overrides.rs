@@ -151,16 +151,16 @@ fn action(
             errors.push("spec.weight", "a drained backend has no weight; remove it");
             None
         }
-        (Some("weight"), Some(weight)) => match u16::try_from(weight) {
-            Ok(weight) => Some(OverrideAction::Weight(weight)),
-            Err(_) => {
+        (Some("weight"), Some(weight)) => {
+            let valid = u16::try_from(weight).ok();
+            if valid.is_none() {
                 errors.push(
                     "spec.weight",
                     format_args!("{weight} is not a weight; write a number from 0 to 65535"),
                 );
-                None
             }
-        },
+            valid.map(OverrideAction::Weight)
+        }
         (Some("weight"), None) => {
             errors.push("spec.weight", "write a number from 0 to 65535");
             None

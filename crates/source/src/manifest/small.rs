@@ -98,13 +98,11 @@ fn decode(name: &str, encoded: String, errors: &mut Errors) -> Option<Arc<[u8]>>
         errors.push(path, "a Secret of type kubernetes.io/tls needs it");
         return None;
     }
-    match STANDARD.decode(encoded) {
-        Ok(bytes) => Some(Arc::from(bytes)),
-        Err(_) => {
-            errors.push(path, "is not Base64; use stringData for plain text");
-            None
-        }
+    let bytes = STANDARD.decode(encoded).ok();
+    if bytes.is_none() {
+        errors.push(path, "is not Base64; use stringData for plain text");
     }
+    bytes.map(Arc::from)
 }
 
 /// A ConfigMap.

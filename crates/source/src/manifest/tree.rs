@@ -169,6 +169,11 @@ fn segments(path: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// How many lines end in these bytes.
+pub(super) fn line_breaks(bytes: &[u8]) -> u32 {
+    bytes.iter().map(|byte| u32::from(*byte == b'\n')).sum()
+}
+
 /// The first key that is there twice.
 fn duplicate_key<'e, 'a>(entries: &'e [Entry<'a>]) -> Option<&'e Entry<'a>> {
     if entries.len() <= ENTRIES_FEW {

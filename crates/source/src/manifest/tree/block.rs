@@ -123,7 +123,8 @@ impl<'a> Lines<'a> {
         loop {
             let (key, rest) = split_key(line.content)?;
             self.advance();
-            let value = self.value(rest.trim_start_matches(' '), line, first.indent, true, depth)?;
+            let value =
+                self.value(rest.trim_start_matches(' '), line, first.indent, true, depth)?;
             entries.push(Entry { key: Cow::Borrowed(key), line: line.number, value });
             match self.peek() {
                 Some(next) if next.indent > first.indent => return None,
@@ -191,7 +192,7 @@ fn scalar(content: &str) -> Option<Value<'_>> {
         let inner = &content[1..content.len() - 1];
         let closed = bytes.len() >= 2 && bytes.last() == Some(&quote);
         let simple = closed && !inner.bytes().any(|byte| byte == quote || byte == b'\\');
-        simple.then(|| Value::Text(Cow::Borrowed(inner)))
+        simple.then_some(Value::Text(Cow::Borrowed(inner)))
     };
     match bytes.first()? {
         b'"' | b'\'' if bytes.len() < 2 => None,
@@ -203,7 +204,7 @@ fn scalar(content: &str) -> Option<Value<'_>> {
                 || matches!(first, b'/' | b'.' | b'_' | b'~' | b'+' | b'(' | b'=' | b'$' | b'^')
                 || (*first == b'-' && bytes.get(1).is_some_and(u8::is_ascii_alphanumeric));
             let ends = !content.contains(": ") && !content.ends_with(':');
-            (starts && ends).then(|| Value::Plain(Cow::Borrowed(content)))
+            (starts && ends).then_some(Value::Plain(Cow::Borrowed(content)))
         }
     }
 }

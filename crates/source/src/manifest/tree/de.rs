@@ -5,7 +5,9 @@
 
 use std::fmt;
 
-use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+};
 
 use super::super::check::Quoted;
 use super::{Entry, Node, Value};

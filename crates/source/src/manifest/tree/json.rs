@@ -12,7 +12,7 @@ use serde::de::{
 };
 
 use super::super::check::Quoted;
-use super::{Entry, Node, SyntaxError, VALUES_MAX, Value, duplicate_key};
+use super::{Entry, Node, SyntaxError, VALUES_MAX, Value, duplicate_key, line_breaks};
 
 /// A document of a JSON text.
 pub(crate) struct JsonDocument<'a> {
@@ -34,7 +34,7 @@ pub(crate) fn read_json(text: &str) -> (Vec<JsonDocument<'_>>, Option<SyntaxErro
     loop {
         let rest = &text[start..];
         let skipped = rest.len() - rest.trim_start().len();
-        first_line += line_breaks(&rest[..skipped]);
+        first_line += line_breaks(&rest.as_bytes()[..skipped]);
         start += skipped;
         match ends.next() {
             None => return (documents, None),
@@ -45,7 +45,7 @@ pub(crate) fn read_json(text: &str) -> (Vec<JsonDocument<'_>>, Option<SyntaxErro
                     Ok(node) => documents.push(JsonDocument { node, text, first_line }),
                     Err(error) => return (documents, Some(syntax_error(&error, first_line))),
                 }
-                first_line += line_breaks(text);
+                first_line += line_breaks(text.as_bytes());
                 start += text.len();
             }
         }
@@ -62,10 +62,6 @@ fn syntax_error(error: &serde_json::Error, first_line: u32) -> SyntaxError {
     let line = u32::try_from(error.line()).unwrap_or(u32::MAX).max(1);
     let message = format!("is not valid JSON: {}", without_place(error));
     SyntaxError::new(line.saturating_add(first_line - 1), message)
-}
-
-fn line_breaks(text: &str) -> u32 {
-    u32::try_from(text.bytes().filter(|byte| *byte == b'\n').count()).unwrap_or(u32::MAX)
 }
 
 /// The message alone; the line is reported beside it.

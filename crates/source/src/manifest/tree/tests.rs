@@ -13,7 +13,9 @@ fn yaml(text: &str) -> Node<'_> {
 
 #[test]
 fn a_field_is_found_by_its_path() {
-    let tree = yaml("metadata:\n  name: a\n  labels:\n    a.b/c: d\nspec:\n  ports:\n  - port: 1\n\n  - port: 2\n    name: x\n");
+    let tree = yaml(
+        "metadata:\n  name: a\n  labels:\n    a.b/c: d\nspec:\n  ports:\n  - port: 1\n\n  - port: 2\n    name: x\n",
+    );
     for (path, line) in [
         ("", 1),
         ("metadata.name", 2),
@@ -33,8 +35,11 @@ fn a_field_is_found_by_its_path() {
 
 #[test]
 fn aliases_and_merge_keys_are_resolved() {
-    let tree = yaml("base: &b {a: 1, b: 2}\nown:\n  <<: *b\n  b: 3\nboth:\n  <<: [*b, {c: 4}]\nsame: *b\n");
-    let get = |path: &[&str]| path.iter().try_fold(&tree, |node, key| node.get(key)).map(|n| &n.value);
+    let tree = yaml(
+        "base: &b {a: 1, b: 2}\nown:\n  <<: *b\n  b: 3\nboth:\n  <<: [*b, {c: 4}]\nsame: *b\n",
+    );
+    let get =
+        |path: &[&str]| path.iter().try_fold(&tree, |node, key| node.get(key)).map(|n| &n.value);
     let plain = |text: &'static str| Value::Plain(Cow::Borrowed(text));
     assert_eq!(get(&["own", "a"]), Some(&plain("1")));
     assert_eq!(get(&["own", "b"]), Some(&plain("3")));
@@ -84,7 +89,10 @@ fn scalars_are_typed_as_kubernetes_types_them() {
         read("text: {}\nnumber: 1\nflag: true\n"),
         Err("text: a mapping does not fit here; write a text".into())
     );
-    assert_eq!(read("text: a\nnumber: 1\nflag: 'true'\n").unwrap_err().split(':').next(), Some("flag"));
+    assert_eq!(
+        read("text: a\nnumber: 1\nflag: 'true'\n").unwrap_err().split(':').next(),
+        Some("flag")
+    );
 }
 
 #[test]
@@ -183,15 +191,75 @@ fn the_fast_reader_leaves_the_rest_alone() {
 fn yaml_line() -> impl Strategy<Value = String> {
     let indent = prop::sample::select(vec!["", "", "", "  ", "  ", "    ", " ", "      "]);
     let usual = prop::sample::select(vec![
-        "a:", "b: 1", "c: x y", "- a: 1", "- b", "- c: 2", "d: \"q\"", "e: 's'", "f: {}", "g: []",
-        "# c", "h: v # c", "", "i: http://x:1", "k-1: v", "l: a:b", "a.b/c: d", "m: ~", "n: null",
+        "a:",
+        "b: 1",
+        "c: x y",
+        "- a: 1",
+        "- b",
+        "- c: 2",
+        "d: \"q\"",
+        "e: 's'",
+        "f: {}",
+        "g: []",
+        "# c",
+        "h: v # c",
+        "",
+        "i: http://x:1",
+        "k-1: v",
+        "l: a:b",
+        "a.b/c: d",
+        "m: ~",
+        "n: null",
     ]);
     let traps = prop::sample::select(vec![
-        "-", "- ", "j: -", "k: - x", "- - x", "- c:", "--- ", "---", "...", "o: #x", "p: a#b",
-        "q: 'a # b'", "r: \"\"", "- {}", "-a", "-a: 1", "s : 1", "t:1", "u: a, b", "v: a]",
-        "w: (x)", "x: @a", "y: `a", "z: a\\b", "_: 1", "0: 1", "1.5: x", "A: !x", "B: *x", "C: &x",
-        "D: a: b", "E: a :b", "F: .", "G: ''", "H: '", "I: \"a\\n\"", "J: =", "K: <<", "- -1",
-        "L: --", "M: -1", "N: a  #", "O:  # c", "P: a ", "Q: ^", "R: $", "S: +1", "T: /x",
+        "-",
+        "- ",
+        "j: -",
+        "k: - x",
+        "- - x",
+        "- c:",
+        "--- ",
+        "---",
+        "...",
+        "o: #x",
+        "p: a#b",
+        "q: 'a # b'",
+        "r: \"\"",
+        "- {}",
+        "-a",
+        "-a: 1",
+        "s : 1",
+        "t:1",
+        "u: a, b",
+        "v: a]",
+        "w: (x)",
+        "x: @a",
+        "y: `a",
+        "z: a\\b",
+        "_: 1",
+        "0: 1",
+        "1.5: x",
+        "A: !x",
+        "B: *x",
+        "C: &x",
+        "D: a: b",
+        "E: a :b",
+        "F: .",
+        "G: ''",
+        "H: '",
+        "I: \"a\\n\"",
+        "J: =",
+        "K: <<",
+        "- -1",
+        "L: --",
+        "M: -1",
+        "N: a  #",
+        "O:  # c",
+        "P: a ",
+        "Q: ^",
+        "R: $",
+        "S: +1",
+        "T: /x",
     ]);
     (indent, prop_oneof![6 => usual, 1 => traps])
         .prop_map(|(indent, content)| format!("{indent}{content}"))

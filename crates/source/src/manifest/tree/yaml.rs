@@ -7,7 +7,9 @@ use granit_parser::{Event, Parser, ScalarStyle, Tag};
 
 use super::super::check::Quoted;
 use super::block::read_block;
-use super::{ALIASED_VALUES_MAX, DEPTH_MAX, Entry, Node, SyntaxError, VALUES_MAX, Value, duplicate_key};
+use super::{
+    ALIASED_VALUES_MAX, DEPTH_MAX, Entry, Node, SyntaxError, VALUES_MAX, Value, duplicate_key,
+};
 
 /// The key by which a mapping takes the entries of others.
 const MERGE_KEY: &str = "<<";
@@ -23,10 +25,7 @@ pub(crate) fn read_yaml(text: &str, first_line: u32) -> (Vec<Node<'_>>, Option<S
 }
 
 /// The same by a parser of all of YAML.
-pub(super) fn read_all_yaml(
-    text: &str,
-    first_line: u32,
-) -> (Vec<Node<'_>>, Option<SyntaxError>) {
+pub(super) fn read_all_yaml(text: &str, first_line: u32) -> (Vec<Node<'_>>, Option<SyntaxError>) {
     let mut documents = Vec::new();
     let mut builder = Builder::new(first_line);
     for event in Parser::new_from_str(text) {
@@ -137,7 +136,8 @@ impl<'a> Builder<'a> {
             Some(Open::Mapping { line, anchor, mut entries, .. }) => {
                 merge(&mut entries)?;
                 if let Some(entry) = duplicate_key(&entries) {
-                    let message = format!("the key {} is there twice; remove one", Quoted(&entry.key));
+                    let message =
+                        format!("the key {} is there twice; remove one", Quoted(&entry.key));
                     return Err(SyntaxError::new(entry.line, message));
                 }
                 (Node { line, value: Value::Mapping(entries) }, anchor)
@@ -148,11 +148,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Puts a complete value where it belongs.
-    fn complete(
-        &mut self,
-        node: Node<'a>,
-        anchor: usize,
-    ) -> Result<Option<Node<'a>>, SyntaxError> {
+    fn complete(&mut self, node: Node<'a>, anchor: usize) -> Result<Option<Node<'a>>, SyntaxError> {
         if anchor != 0 {
             self.alias_budget(node.size(), node.line)?;
             self.anchors.insert(anchor, node.clone());
