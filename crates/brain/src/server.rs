@@ -28,6 +28,8 @@ use crate::watch::{Ended, GlobalWatch, LocalWatch};
 const QUEUE_MAX: usize = 128;
 /// How long a peer may leave its queue full before it is cut off.
 pub const STALL_MAX: Duration = Duration::from_mins(1);
+/// How long a brain that stops waits for its peers to take note.
+pub const STOP_MAX: Duration = Duration::from_secs(5);
 /// How many watchers one brain takes.
 pub const WATCHERS_MAX: usize = 20_000;
 /// How often a silent peer is asked whether it is still there, and how long it may take to answer.
@@ -70,7 +72,8 @@ impl ApiServer {
         self.watchers.load(Ordering::Relaxed)
     }
 
-    /// Serves both APIs on a listener until `stop` is done; watchers are then told to go elsewhere.
+    /// Serves both APIs on a listener until `stop` is done; watchers are then told to go elsewhere,
+    /// and after [`STOP_MAX`] those that do not listen are left alone.
     pub async fn serve(
         self,
         listener: TcpListener,
@@ -85,16 +88,25 @@ impl ApiServer {
             server = server.tls_config(tls)?;
         }
         let stopping = self.stopping.clone();
+        let mut stopped = self.stopping.subscribe();
         let stop = async move {
             stop.await;
             // A watch never ends by itself, and the server waits for what is open.
             stopping.send_replace(true);
         };
-        server
+        // Nor can it end while its peer reads nothing: what is sent last finds no room.
+        let overdue = async move {
+            drop(stopped.wait_for(|stopped| *stopped).await);
+            tokio::time::sleep(STOP_MAX).await;
+        };
+        let served = server
             .add_service(localv1::sets_server::SetsServer::new(self.clone()))
             .add_service(globalv1::sets_server::SetsServer::new(self))
-            .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop)
-            .await
+            .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop);
+        tokio::select! {
+            served = served => served,
+            () = overdue => Ok(()),
+        }
     }
 
     fn admit(&self) -> Result<WatcherGuard, Status> {

@@ -257,6 +257,9 @@ fn choose(
                 && candidate.ports.iter().any(|(index, ..)| *index == port)
         })
         .collect();
+    if group.is_empty() {
+        return false;
+    }
     let uses_cluster = service.uses_cluster_endpoints();
     let uses_local = service.uses_local_endpoints();
     let any_ready = group.iter().any(|candidate| candidate.is_ready());
@@ -353,15 +356,16 @@ fn local_endpoints(
         if !shown {
             continue;
         }
-        let anonymous = anonymous_id(candidate.endpoint, candidate.slice_ports);
-        let id = candidate.endpoint.pod.clone().unwrap_or_else(|| anonymous.clone());
+        let anonymous = || anonymous_id(candidate.endpoint, candidate.slice_ports);
+        let id = candidate.endpoint.pod.clone().unwrap_or_else(anonymous);
         let fresh = local_endpoint(state, service, &candidate, id.clone());
         match endpoints.get_mut(&id).map(|known| join(known, &fresh)) {
             None => _ = endpoints.insert(id, fresh),
             Some(true) => {}
             Some(false) => {
-                let key = EndpointRef { service: state.key.clone(), id: anonymous.clone() };
-                endpoints.entry(anonymous).or_insert(LocalEndpoint { key, ..fresh });
+                let id = anonymous();
+                let key = EndpointRef { service: state.key.clone(), id: id.clone() };
+                endpoints.entry(id).or_insert(LocalEndpoint { key, ..fresh });
             }
         }
     }

@@ -16,14 +16,18 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use support::arbitrary::{NODES, any_changes, config};
 use support::follower::Follower;
+use support::net::{Brain, soon};
 use support::reference::{Cluster, read_view};
 use support::*;
 use telaio_api::global::{GlobalEndpoint, GlobalEndpointKey, GlobalOp};
+use telaio_api::proto::localv1::Set;
 use telaio_brain::store::LOG_CHANGES_MAX;
-use telaio_brain::{GlobalWatch, LocalWatch, Store, Wants};
+use telaio_brain::{Authorizer, GlobalWatch, LocalWatch, Store, Wants};
 use telaio_model::{
-    Batch, Kind, LocalEndpoint, Node, Object, ObjectChange, ObjectKey, ObjectRef, Op, Service,
+    Batch, Kind, LocalEndpoint, Meta, Namespace, Node, Object, ObjectChange, ObjectKey, ObjectRef,
+    Op, Service,
 };
+use telaio_source::brain::GlobalClient;
 
 /// What may happen to a store and its followers.
 #[derive(Debug, Clone)]
@@ -244,6 +248,70 @@ proptest! {
             _ => None,
         });
         prop_assert_eq!(has.endpoints.len(), slices.map(|slice| slice.endpoints.len()).sum::<usize>());
+    }
+}
+
+/// Every set that has objects as they are, but for secrets.
+const OBJECT_SETS: [Set; 3] = [Set::Ingresses, Set::Namespaces, Set::Overrides];
+
+/// One brain, the Global API, our client of it, and a second brain: what the second one's nodes see
+/// must be what the first one's do.
+async fn chain(batches: Vec<Vec<ObjectChange>>, restart_before: usize) {
+    let first = Store::new();
+    first.apply(batch(vec![]));
+    let mut brain = Brain::start(&first).await;
+    let second = Store::new();
+    let (sender, mut received) = tokio::sync::mpsc::channel(4);
+    let client = GlobalClient::new(brain.options(&OBJECT_SETS), Arc::default());
+    let running = tokio::spawn(client.run(sender));
+    for (index, changes) in batches.into_iter().enumerate() {
+        if index == restart_before {
+            let address = brain.address;
+            brain.stop().await;
+            let again = Brain::start_with(&first, Some(address), Authorizer::default(), None);
+            brain = again.await;
+        }
+        // What comes with the changes shows that they have come.
+        let mark = mark(index);
+        let marked = changes.into_iter().chain([ObjectChange::Set(mark.clone())]);
+        first.apply(batch(marked.collect()));
+        while !second.snapshot().is_some_and(|snapshot| snapshot.objects.contains(&mark)) {
+            let batch = soon("a batch comes", received.recv()).await;
+            second.apply(batch.expect("the client goes on for ever"));
+        }
+        assert_eq!(all_views(&second), all_views(&first));
+    }
+    drop(received);
+    running.await.unwrap();
+    brain.stop().await;
+}
+
+/// An object that is another one for each number.
+fn mark(number: usize) -> Object {
+    let mut meta = Meta::named(ObjectKey::cluster("mark"));
+    meta.labels.insert("number".into(), number.to_string().into());
+    Namespace { meta }.into()
+}
+
+/// What every node sees, with everything that can be asked for.
+fn all_views(store: &Arc<Store>) -> Vec<Follower> {
+    let kinds = BTreeSet::from([Kind::Ingress, Kind::Namespace, Kind::Override, Kind::Node]);
+    let wants = Wants { serving_endpoints: true, all_services: true, kinds };
+    let lean = |node| fresh(store, node, Wants::default());
+    let full = |node| fresh(store, node, wants.clone());
+    NODES.into_iter().flat_map(|node| [lean(node), full(node)]).collect()
+}
+
+proptest! {
+    #![proptest_config(config(96))]
+
+    #[test]
+    fn nodes_of_a_brain_below_another_see_what_those_of_the_first_see(
+        batches in proptest::collection::vec(any_changes(), 1..8),
+        restart_before in 0..12_usize,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(chain(batches, restart_before));
     }
 }
 

@@ -29,6 +29,7 @@ use telaio_model::{FieldError, Kind, Object};
 
 use crate::intern::Interner;
 
+mod any_bytes;
 mod check;
 mod endpoints;
 mod file;
@@ -44,6 +45,7 @@ mod small;
 mod tree;
 mod value;
 
+pub use any_bytes::check_any_bytes;
 pub use check::Errors;
 pub use endpoints::{
     Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForName, TargetRef,
@@ -124,3 +126,6 @@ pub trait Manifest: DeserializeOwned {
     /// `None` is an object that is right but none of ours, such as a Secret without a certificate.
     fn into_model(self, ctx: &Context) -> Result<Option<Self::Model>, Vec<FieldError>>;
 }
+
+#[cfg(test)]
+mod tests;

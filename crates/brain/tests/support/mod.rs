@@ -11,6 +11,7 @@
 
 pub mod arbitrary;
 pub mod follower;
+pub mod net;
 pub mod reference;
 
 use std::net::IpAddr;

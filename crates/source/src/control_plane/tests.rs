@@ -340,7 +340,7 @@ fn the_first_of_two_that_write_an_address_keeps_it() {
 fn allocations_survive_being_saved() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("state/allocations.json");
-    assert_eq!(load_allocations(&file).unwrap(), &Allocations::new());
+    assert_eq!(load_allocations(&file).unwrap(), Allocations::new());
     let mut watched = Watched::new(options(&["10.96.0.0/16", "fd00::/64"]), &Allocations::new());
     let dual = ServiceAllocation {
         policy: Some(FamilyPolicy::RequireDualStack),

@@ -17,7 +17,7 @@ mod yaml;
 
 pub(super) use de::FieldProblem;
 pub(super) use json::read_json;
-pub(super) use yaml::read_yaml;
+pub(super) use yaml::{check_fast_reader, read_yaml};
 
 /// How deep values may be nested.
 const DEPTH_MAX: usize = 64;

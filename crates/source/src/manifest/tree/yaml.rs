@@ -47,6 +47,16 @@ pub(super) fn read_all_yaml(text: &str, first_line: u32) -> (Vec<Node<'_>>, Opti
     (documents, None)
 }
 
+/// Checks that the fast reader, if it takes the text, reads the same as the full one; says whether it
+/// does take it.
+pub(crate) fn check_fast_reader(text: &str) -> bool {
+    let Some(fast) = read_block(text, 1) else { return false };
+    let (documents, error) = read_all_yaml(text, 1);
+    assert_eq!(error, None, "only the fast reader accepts {text:?}");
+    assert_eq!(documents, [fast], "the readers differ on {text:?}");
+    true
+}
+
 /// A collection that has begun and not ended.
 enum Open<'a> {
     Sequence { line: u32, anchor: usize, items: Vec<Node<'a>> },
