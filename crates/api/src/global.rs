@@ -83,11 +83,14 @@ pub fn endpoint_id(endpoint: &Endpoint, ports: &[EndpointPort]) -> Arc<str> {
     }
 }
 
-/// The id of an endpoint that has no pod, or shares its pod's name with another.
+/// The id of an endpoint that has no pod, or shares its pod's name with another. Ports without a
+/// number do not count: they serve nothing, and the wire does not carry them.
 pub fn anonymous_id(endpoint: &Endpoint, ports: &[EndpointPort]) -> Arc<str> {
     let mut hash = StableHash::new().text(&endpoint.address.to_string());
     for port in ports {
-        hash = hash.text(&port.name).bytes(&port.port.unwrap_or(0).to_be_bytes());
+        if let Some(number) = port.port {
+            hash = hash.text(&port.name).bytes(&number.to_be_bytes());
+        }
     }
     hash.hex().into()
 }

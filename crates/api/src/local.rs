@@ -253,9 +253,7 @@ fn endpoint_message(endpoint: &LocalEndpoint) -> localv1::Endpoint {
             })
             .collect(),
         // With every port listed, what they say together; else what holds for the others.
-        scopes: Some(scopes_message(
-            endpoint.unlisted_ports.unwrap_or_else(|| endpoint.scopes()),
-        )),
+        scopes: Some(scopes_message(endpoint.unlisted_ports.unwrap_or_else(|| endpoint.scopes()))),
         state: Some(localv1::EndpointState {
             ready: endpoint.conditions.ready,
             serving: endpoint.conditions.serving,

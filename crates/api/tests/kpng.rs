@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use prost::Message as _;
 use telaio_api::global::{GlobalEndpoint, GlobalEndpointKey, GlobalOp};
+use telaio_api::proto::globalv1;
 use telaio_api::proto::localv1::{
     ClientIpAffinity as ClientIp, Endpoint as WireEndpoint, EndpointScopes, IpFilter, IpSet,
     OpItem, PortMapping, PortName, Protocol as WireProtocol, Ref, Service as WireService,
     ServiceIPs, Set, Value, op_item, service::SessionAffinity,
 };
-use telaio_api::proto::globalv1;
 use telaio_api::{global, local};
 use telaio_model::{
-    ClientIpAffinity, Conditions, Endpoint, EndpointPort, EndpointRef, Families, Hints, LocalEndpoint,
-    LocalEndpointPort, LocalService, LocalServicePort, Meta, Node, ObjectKey, Op, Protocol, Scopes,
-    Service, ServicePort, ServiceType, TargetPort, TrafficPolicy,
+    ClientIpAffinity, Conditions, Endpoint, EndpointPort, EndpointRef, Families, Hints,
+    LocalEndpoint, LocalEndpointPort, LocalService, LocalServicePort, Meta, Node, ObjectKey, Op,
+    Protocol, Scopes, Service, ServicePort, ServiceType, TargetPort, TrafficPolicy,
 };
 
 /// One field of a message.
@@ -288,8 +288,7 @@ fn the_global_infos_have_kpngs_numbers() {
     let mut meta = Meta::named(ObjectKey::cluster("n1"));
     meta.labels = labels(telaio_model::node::LABEL_ZONE, "z1");
     meta.annotations = labels("a", "b");
-    let node =
-        Node { meta, addresses: vec![], pod_cidrs: vec![], taints: vec![], deleting: false };
+    let node = Node { meta, addresses: vec![], pod_cidrs: vec![], taints: vec![], deleting: false };
     let item = global::encode_op(&GlobalOp::SetNode(Arc::new(node))).unwrap();
     let value = ops(&item).message(2);
     assert_eq!(value.message(1).one(1), &Number(12));
@@ -594,14 +593,17 @@ fn a_service_of_kpngs_raw_cluster_is_understood() {
     assert_eq!(service.meta.key, key());
     assert_eq!(service.load_balancer_vips().count(), 1);
     assert_eq!(service.external_traffic_policy, TrafficPolicy::Local);
-    assert_eq!(service.ports[0], ServicePort {
-        name: "http".into(),
-        protocol: Protocol::Tcp,
-        app_protocol: None,
-        port: 80,
-        node_port: Some(30_080),
-        target_port: TargetPort::Number(8080),
-    });
+    assert_eq!(
+        service.ports[0],
+        ServicePort {
+            name: "http".into(),
+            protocol: Protocol::Tcp,
+            app_protocol: None,
+            port: 80,
+            node_port: Some(30_080),
+            target_port: TargetPort::Number(8080),
+        }
+    );
     assert_eq!(service.ports[1].target_port, TargetPort::Name("dns".into()));
     assert!(service.is_proxied());
 }
@@ -625,8 +627,7 @@ fn what_cannot_be_is_refused_with_its_place() {
         }),
         ("a range that is none", |it| it.ip_filters[0].source_ranges = vec!["10.0.0.0/33".into()]),
         ("a negative time-out", |it| {
-            it.session_affinity =
-                Some(SessionAffinity::ClientIp(ClientIp { timeout_seconds: -1 }));
+            it.session_affinity = Some(SessionAffinity::ClientIp(ClientIp { timeout_seconds: -1 }));
         }),
         ("a type that is none", |it| it.r#type = "Magic".into()),
         ("a protocol that is none", |it| it.ports[0].protocol = 9),

@@ -101,10 +101,15 @@ impl Phases {
 }
 
 /// Nodes that see a service alike, as far as it is none of their own.
-type Class = (Option<Arc<str>>, bool, bool);
+pub(crate) type Class = (Option<Arc<str>>, bool, bool);
+
+/// The class of a node's watcher.
+pub(crate) fn class_of(node: &NodeContext, wants: &Wants) -> Class {
+    (node.zone.clone(), wants.serving_endpoints, wants.all_services)
+}
 
 /// How many classes are remembered for one change; with more zones than that, each works for itself.
-const CLASSES_MAX: usize = 64;
+pub(crate) const CLASSES_MAX: usize = 64;
 
 /// One service before and after a commit.
 #[derive(Debug)]
@@ -139,7 +144,7 @@ impl ServiceDelta {
         if self.concerned.get_or_init(|| self.find_concerned()).contains(&node.name) {
             return work();
         }
-        let class = (node.zone.clone(), wants.serving_endpoints, wants.all_services);
+        let class = class_of(node, wants);
         // Held while it is worked out: the others would only do the same work beside it.
         let mut shared = self.shared.lock();
         if let Some((_, phases)) = shared.iter().find(|(known, _)| *known == class) {

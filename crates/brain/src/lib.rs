@@ -33,10 +33,12 @@ pub mod state;
 pub mod store;
 pub mod view;
 pub mod watch;
+pub mod whole;
 
 pub use identity::{Authorizer, Identity};
 pub use server::ApiServer;
 pub use state::ServiceState;
 pub use store::{Revision, Snapshot, Store, StoreSize};
 pub use view::{NodeContext, ServiceView, Wants, service_view};
-pub use watch::{Ended, GlobalWatch, LocalDiff, LocalWatch};
+pub use watch::{Ended, GlobalWatch, LocalWatch};
+pub use whole::LocalDiff;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use telaio_api::proto::globalv1;
 use telaio_api::proto::localv1::{self, OpItem, Set};
-use telaio_api::{global, local, sets};
+use telaio_api::{global, sets};
 use telaio_model::Kind;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -181,13 +181,12 @@ async fn send(queue: &Queue, item: Result<OpItem, Status>) -> bool {
     }
 }
 
-async fn send_all<Op>(
+async fn send_all(
     queue: &Queue,
-    ops: impl Iterator<Item = Op>,
-    encode: impl Fn(&Op) -> Result<OpItem, telaio_api::EncodeError>,
+    items: impl Iterator<Item = Result<OpItem, telaio_api::EncodeError>>,
 ) -> bool {
-    for op in ops {
-        match encode(&op) {
+    for item in items {
+        match item {
             Ok(item) => {
                 if !send(queue, Ok(item)).await {
                     return false;
@@ -223,7 +222,7 @@ impl ApiServer {
         let mut watch = LocalWatch::new(&self.store, node, wants);
         loop {
             let diff = watch.next().await.map_err(ended)?;
-            if !send_all(&queue, diff, local::encode_op).await {
+            if !send_all(&queue, diff.into_wire()).await {
                 return Ok(());
             }
             match inbound.message().await? {
@@ -250,7 +249,7 @@ impl ApiServer {
         let mut watch = GlobalWatch::new(&self.store, kinds);
         loop {
             let diff = watch.next().await.map_err(ended)?;
-            if !send_all(&queue, diff, global::encode_op).await
+            if !send_all(&queue, diff.map(|op| global::encode_op(&op))).await
                 || inbound.message().await?.is_none()
             {
                 return Ok(());

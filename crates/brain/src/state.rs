@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use telaio_model::{EndpointSlice, ObjectKey, Override, Service};
 
+use crate::whole::WireCache;
+
 /// A service, its slices and what people have decided about its endpoints, at one revision.
 ///
 /// Immutable: a change makes a new one that shares what did not change.
@@ -20,6 +22,8 @@ pub struct ServiceState {
     pub overrides: Vec<Arc<Override>>,
     /// Some address occurs more than once, so that reading the endpoints takes care.
     pub(crate) overlapping: bool,
+    /// The service ready for the wire, while many watchers join at once.
+    pub(crate) wire: WireCache,
 }
 
 impl ServiceState {
@@ -35,7 +39,17 @@ impl ServiceState {
             .iter()
             .flat_map(|slice| &slice.endpoints)
             .any(|endpoint| !seen.insert(endpoint.address));
-        Self { key, service, slices, overrides, overlapping }
+        Self { key, service, slices, overrides, overlapping, wire: WireCache::default() }
+    }
+
+    /// Whether an endpoint runs on the node or is hinted for it. If not, the node sees the service
+    /// as every other node of its zone does.
+    pub(crate) fn concerns(&self, node: &str) -> bool {
+        let here = |name: &Arc<str>| &**name == node;
+        self.slices.iter().flat_map(|slice| &slice.endpoints).any(|endpoint| {
+            endpoint.node.as_ref().is_some_and(here)
+                || endpoint.hints.as_ref().is_some_and(|hints| hints.nodes.iter().any(here))
+        })
     }
 
     /// Nothing is known of the service any more.

@@ -11,6 +11,7 @@
 //! anew with a snapshot. A slow watcher costs its own view, never more.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
@@ -147,11 +148,13 @@ struct Inner {
 pub struct Store {
     inner: RwLock<Inner>,
     head: watch::Sender<Revision>,
+    /// Watchers that are taking the whole state now.
+    joining: AtomicUsize,
 }
 
 impl Default for Store {
     fn default() -> Self {
-        Self { inner: RwLock::default(), head: watch::Sender::new(0) }
+        Self { inner: RwLock::default(), head: watch::Sender::new(0), joining: AtomicUsize::new(0) }
     }
 }
 
@@ -504,6 +507,44 @@ impl Cursor {
     /// The commits after `revision`, as [`Store::commits_since`]; `None` also if the store is gone.
     pub(crate) fn commits_since(&self, revision: Revision) -> Option<Vec<Arc<Commit>>> {
         self.store.upgrade()?.commits_since(revision)
+    }
+}
+
+impl Cursor {
+    /// Says that the watcher takes the whole state, for as long as the guard lives.
+    pub(crate) fn joining(&self) -> Joining {
+        if let Some(store) = self.store.upgrade() {
+            store.joining.fetch_add(1, Ordering::Relaxed);
+        }
+        Joining { store: self.store.clone() }
+    }
+}
+
+/// A watcher that is taking the whole state. With the last of them goes what they shared.
+#[derive(Debug)]
+pub(crate) struct Joining {
+    store: Weak<Store>,
+}
+
+impl Joining {
+    /// Whether others do so too, so that sharing the work pays.
+    pub(crate) fn in_a_crowd(&self) -> bool {
+        self.store.upgrade().is_some_and(|store| store.joining.load(Ordering::Relaxed) > 1)
+    }
+}
+
+impl Drop for Joining {
+    fn drop(&mut self) {
+        if let Some(store) = self.store.upgrade()
+            && store.joining.fetch_sub(1, Ordering::Relaxed) == 1
+        {
+            let inner = store.inner.read();
+            inner
+                .services
+                .values()
+                .filter_map(|it| it.state.as_ref())
+                .for_each(|it| it.wire.clear());
+        }
     }
 }
 

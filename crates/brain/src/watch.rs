@@ -13,7 +13,8 @@ use tokio::sync::watch;
 use crate::diff::{Phases, ServiceDelta};
 use crate::global::{GlobalPhases, global_service_ops};
 use crate::store::{Commit, Cursor, ObjectDelta, Revision, Snapshot, Store};
-use crate::view::{NodeContext, ServiceView, Wants, service_alone, service_view};
+use crate::view::{NodeContext, Wants};
+use crate::whole::{LocalDiff, WholeView};
 
 /// The store was dropped: there will never be another difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -130,16 +131,16 @@ impl LocalWatch {
                 News::Whole(snapshot) => {
                     self.node =
                         NodeContext::new(self.node.name.clone(), snapshot.node(&self.node.name));
-                    let whole = WholeView::new(snapshot, self.node.clone(), self.wants.clone());
-                    return Ok(LocalDiff(Inner::Whole(Box::new(whole))));
+                    let joining = self.follower.cursor.joining();
+                    let (node, wants) = (self.node.clone(), self.wants.clone());
+                    return Ok(LocalDiff::whole(WholeView::new(snapshot, node, wants, joining)));
                 }
                 News::Commits(commits, _) if self.node_moved(&commits) => self.follower.restart(),
                 News::Commits(commits, revision) => {
                     let ops = self.difference(&commits);
                     self.follower.arrived(revision);
                     if !ops.is_empty() {
-                        let ops = ops.into_iter().chain([Op::Sync]).collect::<Vec<_>>();
-                        return Ok(LocalDiff(Inner::Part(ops.into_iter())));
+                        return Ok(LocalDiff::part(ops));
                     }
                 }
             }
@@ -180,133 +181,6 @@ impl LocalWatch {
             };
             NodeContext::new(self.node.name.clone(), node) != self.node
         })
-    }
-}
-
-/// The operations of one difference, made one by one as they are taken.
-#[derive(Debug)]
-pub struct LocalDiff(Inner);
-
-#[derive(Debug)]
-enum Inner {
-    Part(std::vec::IntoIter<Op>),
-    Whole(Box<WholeView>),
-}
-
-impl Iterator for LocalDiff {
-    type Item = Op;
-
-    fn next(&mut self) -> Option<Op> {
-        match &mut self.0 {
-            Inner::Part(ops) => ops.next(),
-            Inner::Whole(whole) => whole.next(),
-        }
-    }
-}
-
-/// The whole view, service by service: a joining watcher of a large cluster never holds all of it.
-///
-/// Order as in every difference: services, named endpoints, anonymous endpoints, other objects. Views
-/// are made in the second round; only services that had anonymous endpoints take a third.
-#[derive(Debug)]
-struct WholeView {
-    snapshot: Arc<Snapshot>,
-    node: NodeContext,
-    wants: Wants,
-    round: Round,
-    index: usize,
-    pending: Vec<Op>,
-    with_anonymous: Vec<usize>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Round {
-    Reset,
-    Services,
-    Named,
-    Anonymous,
-    Objects,
-    Done,
-}
-
-impl WholeView {
-    fn new(snapshot: Arc<Snapshot>, node: NodeContext, wants: Wants) -> Self {
-        Self {
-            snapshot,
-            node,
-            wants,
-            round: Round::Reset,
-            index: 0,
-            pending: Vec::new(),
-            with_anonymous: Vec::new(),
-        }
-    }
-
-    fn view(&self, index: usize) -> Option<ServiceView> {
-        service_view(self.snapshot.services.get(index)?, &self.node, &self.wants)
-    }
-
-    fn begin(&mut self, round: Round) {
-        self.round = round;
-        self.index = 0;
-    }
-
-    /// Fills `pending`, whose last is next to go; returns false at the end.
-    fn fill(&mut self) -> bool {
-        let index = self.index;
-        self.index += 1;
-        match self.round {
-            Round::Reset => {
-                self.pending.push(Op::Reset);
-                self.begin(Round::Services);
-            }
-            Round::Services if index < self.snapshot.services.len() => {
-                let state = &self.snapshot.services[index];
-                let service = service_alone(state, &self.node, &self.wants);
-                self.pending.extend(service.map(Op::SetService));
-            }
-            Round::Services => self.begin(Round::Named),
-            Round::Named if index < self.snapshot.services.len() => {
-                if let Some(view) = self.view(index) {
-                    let named = view.endpoints.values().rev().filter(|it| it.is_named());
-                    self.pending.extend(named.map(|it| Op::SetEndpoint(Arc::clone(it))));
-                    if self.pending.len() < view.endpoints.len() {
-                        self.with_anonymous.push(index);
-                    }
-                }
-            }
-            Round::Named => self.begin(Round::Anonymous),
-            Round::Anonymous if index < self.with_anonymous.len() => {
-                if let Some(view) = self.view(self.with_anonymous[index]) {
-                    let anonymous = view.endpoints.values().rev().filter(|it| !it.is_named());
-                    self.pending.extend(anonymous.map(|it| Op::SetEndpoint(Arc::clone(it))));
-                }
-            }
-            Round::Anonymous => self.begin(Round::Objects),
-            Round::Objects if index < self.snapshot.objects.len() => {
-                let object = &self.snapshot.objects[index];
-                if self.wants.kinds.contains(&object.kind()) {
-                    self.pending.push(Op::SetObject(object.clone()));
-                }
-            }
-            Round::Objects => {
-                self.pending.push(Op::Sync);
-                self.begin(Round::Done);
-            }
-            Round::Done => return false,
-        }
-        true
-    }
-
-    fn next(&mut self) -> Option<Op> {
-        loop {
-            if let Some(op) = self.pending.pop() {
-                return Some(op);
-            }
-            if !self.fill() {
-                return None;
-            }
-        }
     }
 }
 

@@ -129,8 +129,11 @@ fn scopes() -> impl Strategy<Value = Scopes> {
 }
 
 fn conditions() -> impl Strategy<Value = Conditions> {
-    any::<[bool; 3]>()
-        .prop_map(|[ready, serving, terminating]| Conditions { ready, serving, terminating })
+    any::<[bool; 3]>().prop_map(|[ready, serving, terminating]| Conditions {
+        ready,
+        serving,
+        terminating,
+    })
 }
 
 fn local_service_port() -> impl Strategy<Value = LocalServicePort> {
@@ -227,12 +230,12 @@ pub fn local_endpoint() -> impl Strategy<Value = LocalEndpoint> {
 
 fn selector() -> impl Strategy<Value = LabelSelector> {
     use SelectorOperator::{DoesNotExist, Exists, In, NotIn};
-    let requirement =
-        (text(), select(vec![In, NotIn, Exists, DoesNotExist]), vec(text(), 0..2)).prop_map(
-            |(key, operator, values)| SelectorRequirement { key, operator, values },
-        );
-    (labels(), vec(requirement, 0..2))
-        .prop_map(|(match_labels, match_expressions)| LabelSelector { match_labels, match_expressions })
+    let requirement = (text(), select(vec![In, NotIn, Exists, DoesNotExist]), vec(text(), 0..2))
+        .prop_map(|(key, operator, values)| SelectorRequirement { key, operator, values });
+    (labels(), vec(requirement, 0..2)).prop_map(|(match_labels, match_expressions)| LabelSelector {
+        match_labels,
+        match_expressions,
+    })
 }
 
 fn ingress() -> impl Strategy<Value = Object> {
@@ -243,8 +246,8 @@ fn ingress() -> impl Strategy<Value = Object> {
     };
     let path = (text(), select(vec![Exact, Prefix, ImplementationSpecific]), backend())
         .prop_map(|(path, path_type, backend)| IngressPath { path, path_type, backend });
-    let rule = (option::of(name()), vec(path, 0..2))
-        .prop_map(|(host, paths)| IngressRule { host, paths });
+    let rule =
+        (option::of(name()), vec(path, 0..2)).prop_map(|(host, paths)| IngressRule { host, paths });
     let tls = (vec(name(), 0..2), option::of(name()))
         .prop_map(|(hosts, secret)| IngressTls { hosts, secret });
     let parts = (option::of(name()), option::of(backend()), vec(rule, 0..2), vec(tls, 0..2));
@@ -266,11 +269,13 @@ fn pod() -> impl Strategy<Value = Object> {
         });
     let place = (option::of(name()), option::of(name()), ips());
     let state = (any::<[bool; 3]>(), select(vec![Pending, Running, Succeeded, Failed, Unknown]));
-    (meta(key()), place, vec(ports, 0..2), state).prop_map(|(meta, place, ports, (flags, phase))| {
-        let (node, hostname, ips) = place;
-        let [host_network, ready, terminating] = flags;
-        Pod { meta, node, host_network, hostname, ports, ips, phase, ready, terminating }.into()
-    })
+    (meta(key()), place, vec(ports, 0..2), state).prop_map(
+        |(meta, place, ports, (flags, phase))| {
+            let (node, hostname, ips) = place;
+            let [host_network, ready, terminating] = flags;
+            Pod { meta, node, host_network, hostname, ports, ips, phase, ready, terminating }.into()
+        },
+    )
 }
 
 fn network_policy() -> impl Strategy<Value = Object> {
@@ -289,8 +294,9 @@ fn network_policy() -> impl Strategy<Value = Object> {
         .prop_map(|(peers, ports)| PolicyRule { peers, ports })
         .boxed();
     let rules = option::of(vec(rule, 0..2)).boxed();
-    (meta(key()), selector(), rules.clone(), rules)
-        .prop_map(|(meta, pods, ingress, egress)| NetworkPolicy { meta, pods, ingress, egress }.into())
+    (meta(key()), selector(), rules.clone(), rules).prop_map(|(meta, pods, ingress, egress)| {
+        NetworkPolicy { meta, pods, ingress, egress }.into()
+    })
 }
 
 fn overrides() -> impl Strategy<Value = Object> {
@@ -299,10 +305,8 @@ fn overrides() -> impl Strategy<Value = Object> {
         name().prop_map(OverrideTarget::Pod),
         name().prop_map(OverrideTarget::Node),
     ];
-    let action = prop_oneof![
-        Just(OverrideAction::Drain),
-        any::<u16>().prop_map(OverrideAction::Weight),
-    ];
+    let action =
+        prop_oneof![Just(OverrideAction::Drain), any::<u16>().prop_map(OverrideAction::Weight),];
     (meta(key()), key(), target, action, text(), text(), option::of(any::<i64>())).prop_map(
         |(meta, service, target, action, by, reason, until_s)| {
             Override { meta, service, target, action, by, reason, until_s }.into()
@@ -337,13 +341,19 @@ pub fn object() -> BoxedStrategy<Object> {
         network_policy().boxed(),
         overrides().boxed(),
         node().prop_map(Object::from),
-        (meta(cluster_key()), name())
-            .prop_map(|(meta, controller)| IngressClass { meta, controller }.into()),
+        (meta(cluster_key()), name()).prop_map(|(meta, controller)| IngressClass {
+            meta,
+            controller
+        }
+        .into()),
         (meta(key()), bytes(), bytes()).prop_map(|(meta, certificate, private_key)| {
             TlsSecret { meta, certificate, private_key }.into()
         }),
-        (meta(key()), btree_map(text(), text(), 0..3))
-            .prop_map(|(meta, data)| ConfigMap { meta, data }.into()),
+        (meta(key()), btree_map(text(), text(), 0..3)).prop_map(|(meta, data)| ConfigMap {
+            meta,
+            data
+        }
+        .into()),
         meta(cluster_key()).prop_map(|meta| Namespace { meta }.into()),
         (meta(cluster_key()), nets()).prop_map(|(meta, cidrs)| ServiceCidr { meta, cidrs }.into()),
     ]
@@ -393,7 +403,8 @@ pub fn service() -> impl Strategy<Value = Service> {
         TrafficDistribution::PreferSameNode,
     ]));
     let policy = || select(vec![TrafficPolicy::Cluster, TrafficPolicy::Local]);
-    let rest = (policy(), policy(), affinity(), option::of(port()), distribution, option::of(name()));
+    let rest =
+        (policy(), policy(), affinity(), option::of(port()), distribution, option::of(name()));
     let addresses = (any::<bool>(), ips(), ips(), balancer, nets());
     (meta(key()), service_type(), addresses, vec(ports, 0..4), rest).prop_map(
         |(meta, service_type, addresses, ports, rest)| {
@@ -444,8 +455,11 @@ pub fn global_endpoint() -> impl Strategy<Value = GlobalEndpoint> {
     // A port without a number serves nothing, and is not sent.
     let ports = (port_name(), option::of(protocol()), port())
         .prop_map(|(name, protocol, port)| EndpointPort { name, protocol, port: Some(port) });
-    let key = (key(), name(), name())
-        .prop_map(|(service, source, id)| GlobalEndpointKey { service, source, id });
+    let key = (key(), name(), name()).prop_map(|(service, source, id)| GlobalEndpointKey {
+        service,
+        source,
+        id,
+    });
     (key, endpoint, vec(ports, 0..4), any::<bool>()).prop_map(
         |(key, endpoint, ports, ports_complete)| GlobalEndpoint {
             key,

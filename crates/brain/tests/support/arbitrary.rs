@@ -123,9 +123,9 @@ fn slice_ports() -> impl Strategy<Value = Vec<EndpointPort>> {
     ];
     // Often all of them, sometimes with other numbers, sometimes without number or protocol.
     (subsequence(ports, 0..=4), select(vec![0, 0, 0, 1, 2, 3])).prop_map(|(mut ports, odd)| {
-        for port in &mut ports {
+        for (index, port) in ports.iter_mut().enumerate() {
             match odd {
-                1 => port.port = None,
+                1 if index == 0 => port.port = None,
                 2 => port.protocol = None,
                 3 => port.port = port.port.map(|number| number + 1000),
                 _ => {}
