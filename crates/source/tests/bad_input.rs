@@ -79,16 +79,36 @@ fn slice(rest: &str) -> String {
 #[test]
 fn files_with_nothing_in_them_are_fine() {
     let loaded = load(&[
-        ("empty.yaml", b""),
         ("comments.yaml", b"# nothing here\n# yet\n"),
         ("separators.yaml", b"---\n---\n# nothing\n---\n"),
         ("null.yaml", b"null\n"),
-        ("empty.json", b""),
-        ("blank.json", b" \n\t\n"),
         ("notes.txt", b"not: [a manifest"),
         (".hidden.yaml", b"not: [a manifest"),
     ]);
     assert_eq!(loaded.messages(), [""; 0]);
+    assert_eq!(loaded.objects(), ["Namespace good"]);
+}
+
+#[test]
+fn an_empty_file_is_more_likely_cut_off_than_meant() {
+    for (name, bytes) in [("a.yaml", &b""[..]), ("a.json", b""), ("b.json", b" \n\t\n")] {
+        let message = format!("{name}:1: is empty; write a manifest, or remove the file");
+        refuses(name, bytes, &message);
+    }
+}
+
+#[test]
+fn a_small_file_cannot_become_large_by_aliases() {
+    let long = "x".repeat(100_000);
+    let aliases: Vec<String> = (0..9_000).map(|number| format!("  k{number}: *a")).collect();
+    let aliases = aliases.join("\n");
+    let bomb = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: bomb\n  annotations:\n    z: &a {long}\n\
+         data:\n{aliases}"
+    );
+    let loaded = load(&[("bomb.yaml", bomb.as_bytes())]);
+    assert_eq!(loaded.messages().len(), 1);
+    assert!(loaded.messages()[0].contains("aliases make more than"), "{:?}", loaded.messages());
     assert_eq!(loaded.objects(), ["Namespace good"]);
 }
 

@@ -160,6 +160,22 @@ async fn a_file_written_in_two_strokes_is_read_when_it_is_closed() {
 }
 
 #[tokio::test]
+async fn a_file_that_becomes_empty_keeps_its_objects_until_it_is_removed() {
+    let (_dir, root) = root();
+    let path = root.join("a.yaml");
+    std::fs::write(&path, namespace("a")).unwrap();
+    let mut running = Running::start(&root);
+    running.until(&["a"]).await;
+    std::fs::write(&path, "").unwrap();
+    running
+        .until_problems(|problems| problems.len() == 1 && problems[0].contains("is empty"))
+        .await;
+    assert_eq!(running.names(), ["a"]);
+    std::fs::remove_file(&path).unwrap();
+    running.until(&[]).await;
+}
+
+#[tokio::test]
 async fn saving_a_file_without_a_change_sends_nothing() {
     let (_dir, root) = root();
     std::fs::write(root.join("a.yaml"), namespace("a")).unwrap();

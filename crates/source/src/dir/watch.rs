@@ -140,23 +140,22 @@ impl Watches {
     /// whether they are others than before.
     pub(super) fn watch_entries(&mut self, path: &Path, entries: Vec<DirEntryName>) -> bool {
         let mut inner = self.shared.inner.lock();
-        if inner.entries.get(path) == Some(&entries) {
-            return false;
-        }
         for entry in &entries {
             let interest = inner.interests.entry(entry.dir.clone()).or_default();
             interest.names.entry(entry.name.clone()).or_default().insert(path.to_owned());
         }
         let before = inner.entries.insert(path.to_owned(), entries.clone()).unwrap_or_default();
+        let are_new = before != entries;
         let outdated: Vec<_> =
             before.into_iter().filter(|entry| !entries.contains(entry)).collect();
         let unused = inner.forget_entries(path, &outdated);
         drop(inner);
+        // The same path can be another directory by now, so it is watched again in any case.
         for entry in entries {
             self.watch(&entry.dir);
         }
         self.unwatch(unused);
-        true
+        are_new
     }
 
     /// Watches nothing for `path` any more; `real` is the directory it was, if it was one.
@@ -272,8 +271,10 @@ impl Inner {
     /// Notes a change at a real path.
     fn changed(&mut self, real: &Path, writing: bool) {
         let mut paths = BTreeSet::new();
+        // The directory itself: moved, gone, or no longer ours to read.
         if let Some(interest) = self.interests.get(real) {
             paths.extend(interest.listed_as.iter().cloned());
+            paths.extend(interest.names.values().flatten().cloned());
         }
         if let (Some(dir), Some(name)) = (real.parent(), real.file_name())
             && let Some(interest) = self.interests.get(dir)

@@ -79,6 +79,12 @@ pub struct FileContent {
 pub fn read_file_content(name: &str, bytes: &[u8], format: Format, ctx: &Context) -> FileContent {
     let mut reader = Reader { name, ctx, content: FileContent::default(), problems_untold: 0 };
     match text_of(bytes) {
+        // Cut off before the first byte was written, far more often than meant: whoever wants to
+        // have no objects removes the file, or leaves a comment in it.
+        Ok(text) if text.trim().is_empty() => reader.syntax(&SyntaxError {
+            line: 1,
+            message: "is empty; write a manifest, or remove the file".to_owned(),
+        }),
         Ok(text) if format == Format::Json => reader.read_json(text),
         Ok(text) => reader.read_yaml(text),
         Err(error) => reader.syntax(&error),

@@ -15,8 +15,6 @@ use super::meta::{self, Annotations, NameRule};
 use super::value::nullable;
 use super::{Context, IntOrString, Manifest, ObjectMeta};
 
-/// Older than the field of the same meaning, and still in use.
-const ANNOTATION_SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 /// Kubernetes' default for `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const AFFINITY_TIMEOUT_S_DEFAULT: u32 = 10_800;
 /// Kubernetes' longest affinity, one day.
@@ -240,7 +238,7 @@ impl Manifest for Service {
             cluster_ips,
             external_ips: external_ips(&self.spec, errors_mut),
             load_balancer: load_balancer(&self.status, errors_mut),
-            source_ranges: source_ranges(&self, errors_mut),
+            source_ranges: source_ranges(&self.spec, errors_mut),
             ports: ports(ctx, &self.spec, service_type, headless, errors_mut),
             selector: meta::labels(ctx, &self.spec.selector),
             external_traffic_policy,
@@ -368,20 +366,13 @@ fn load_balancer(
     ingresses
 }
 
-fn source_ranges(service: &Service, errors: &mut Errors) -> Vec<IpNet> {
-    let ranges = &service.spec.load_balancer_source_ranges;
-    let mut nets = Vec::with_capacity(ranges.len());
-    if !ranges.is_empty() {
-        for (i, text) in ranges.iter().enumerate() {
-            nets.extend(errors.net(format_args!("spec.loadBalancerSourceRanges[{i}]"), text));
-        }
-    } else if let Some(list) = service.metadata.annotations.get(ANNOTATION_SOURCE_RANGES) {
-        for text in list.split(',').filter(|text| !text.trim().is_empty()) {
-            let path = format_args!("metadata.annotations[{ANNOTATION_SOURCE_RANGES}]");
-            nets.extend(errors.net(path, text));
-        }
-    }
-    nets
+fn source_ranges(spec: &ServiceSpec, errors: &mut Errors) -> Vec<IpNet> {
+    let ranges = spec.load_balancer_source_ranges.iter().enumerate();
+    ranges
+        .filter_map(|(i, text)| {
+            errors.net(format_args!("spec.loadBalancerSourceRanges[{i}]"), text)
+        })
+        .collect()
 }
 
 fn ports(

@@ -151,20 +151,6 @@ fn headless_and_named_services_are_told_apart() {
 }
 
 #[test]
-fn the_old_annotation_for_source_ranges_counts_when_the_field_is_empty() {
-    let text = |field: &str| {
-        format!(
-            "{{apiVersion: v1, kind: Service, metadata: {{name: web, annotations: \
-             {{service.beta.kubernetes.io/load-balancer-source-ranges: '10.0.0.0/8, 11.0.0.0/8'}}}}, \
-             spec: {{type: LoadBalancer, ports: [{{port: 80}}], {field}}}}}"
-        )
-    };
-    assert_eq!(only!(Service, &text("")).source_ranges.len(), 2);
-    let both = only!(Service, &text("loadBalancerSourceRanges: [12.0.0.0/8]"));
-    assert_eq!(both.source_ranges.len(), 1);
-}
-
-#[test]
 fn a_service_against_the_rules_is_refused_by_field() {
     for (spec, fields) in [
         ("", vec!["spec.ports"]),

@@ -25,6 +25,8 @@ const DEPTH_MAX: usize = 64;
 const VALUES_MAX: usize = 4_000_000;
 /// How many of them may come from aliases, which make much of little.
 const ALIASED_VALUES_MAX: usize = 10_000;
+/// A long text counts as several values, for an alias copies all of it.
+const BYTES_PER_VALUE: usize = 64;
 /// Up to this many entries, comparing every key with every other is the fastest way.
 const ENTRIES_FEW: usize = 12;
 
@@ -129,10 +131,11 @@ impl<'a> Node<'a> {
     /// How many values it holds, itself included.
     fn size(&self) -> usize {
         match &self.value {
-            Value::Plain(_) | Value::Text(_) => 1,
+            Value::Plain(text) | Value::Text(text) => 1 + text.len() / BYTES_PER_VALUE,
             Value::Sequence(items) => 1 + items.iter().map(Node::size).sum::<usize>(),
             Value::Mapping(entries) => {
-                1 + entries.iter().map(|entry| 1 + entry.value.size()).sum::<usize>()
+                let key = |entry: &Entry<'_>| 1 + entry.key.len() / BYTES_PER_VALUE;
+                1 + entries.iter().map(|entry| key(entry) + entry.value.size()).sum::<usize>()
             }
         }
     }
