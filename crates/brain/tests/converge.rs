@@ -273,7 +273,7 @@ async fn chain(batches: Vec<Vec<ObjectChange>>, restart_before: usize) {
         }
         // What comes with the changes shows that they have come.
         let mark = mark(index);
-        let marked = changes.into_iter().map(settled).chain([ObjectChange::Set(mark.clone())]);
+        let marked = changes.into_iter().chain([ObjectChange::Set(mark.clone())]);
         first.apply(batch(marked.collect()));
         while !second.snapshot().is_some_and(|snapshot| snapshot.objects.contains(&mark)) {
             let batch = soon("a batch comes", received.recv()).await;
@@ -284,23 +284,6 @@ async fn chain(batches: Vec<Vec<ObjectChange>>, restart_before: usize) {
     drop(received);
     running.await.unwrap();
     brain.stop().await;
-}
-
-/// The change with each slice always at the same service.
-fn settled(change: ObjectChange) -> ObjectChange {
-    match change {
-        ObjectChange::Set(Object::EndpointSlice(slice)) => {
-            let mut slice = Arc::unwrap_or_clone(slice);
-            let owner = match &*slice.key.name {
-                "s1" | "s2" => "a",
-                "s3" => "b",
-                _ => "ghost",
-            };
-            slice.service = Some(owner.into());
-            ObjectChange::Set(slice.into())
-        }
-        other => other,
-    }
 }
 
 /// An object that is another one for each number.

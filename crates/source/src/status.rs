@@ -22,16 +22,34 @@ pub struct Problem {
     pub message: String,
 }
 
+/// One line, whatever was read: names and contents are others' words.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.origin)?;
+        write!(f, "{}: ", Escaped(&self.origin))?;
         if let Some(object) = &self.object {
-            write!(f, "{object}: ")?;
+            write!(f, "{}: ", Escaped(object))?;
         }
         if let Some(field) = &self.field {
-            write!(f, "{field}: ")?;
+            write!(f, "{}: ", Escaped(field))?;
         }
-        f.write_str(&self.message)
+        write!(f, "{}", Escaped(&self.message))
+    }
+}
+
+/// A text whose control characters are written out, so that it can neither begin a line of its own
+/// nor command a terminal.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in self.0.split_inclusive(char::is_control) {
+            let mut chars = part.chars();
+            match chars.next_back().filter(|last| last.is_control()) {
+                Some(control) => write!(f, "{}{}", chars.as_str(), control.escape_default())?,
+                None => f.write_str(part)?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -111,5 +129,25 @@ impl Status {
             return Some(Duration::ZERO);
         }
         inner.last_contact.map(|at| at.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_can_neither_fake_a_line_nor_command_a_terminal() {
+        let problem = Problem {
+            origin: "a\nb.yaml:1".into(),
+            object: Some("Service default/\u{1b}[2Jweb".into()),
+            field: Some("spec.\u{9b}ports".into()),
+            message: "\u{7}é is wrong\r\ntelaio: all is well\t".into(),
+        };
+        assert_eq!(
+            problem.to_string(),
+            "a\\nb.yaml:1: Service default/\\u{1b}[2Jweb: spec.\\u{9b}ports: \
+             \\u{7}é is wrong\\r\\ntelaio: all is well\\t"
+        );
     }
 }

@@ -105,19 +105,23 @@ impl Assembler {
             };
             self.give(object_ref, now, &mut changes);
         }
+        let mut gone = BTreeSet::new();
+        let mut built = BTreeMap::new();
         for slice in std::mem::take(&mut self.dirty_slices) {
-            let built = self.build(&slice);
-            let old = self.given_slices.remove(&slice).unwrap_or_default();
-            let new: Vec<ObjectRef> = built.iter().map(Object::object_ref).collect();
-            for object_ref in old.into_iter().filter(|it| !new.contains(it)) {
-                self.give(object_ref, None, &mut changes);
+            gone.extend(self.given_slices.remove(&slice).unwrap_or_default());
+            let objects = self.build(&slice);
+            if !objects.is_empty() {
+                let names = objects.iter().map(Object::object_ref).collect();
+                self.given_slices.insert(slice, names);
             }
-            for object in built {
-                self.give(object.object_ref(), Some(object), &mut changes);
-            }
-            if !new.is_empty() {
-                self.given_slices.insert(slice, new);
-            }
+            built.extend(objects.into_iter().map(|object| (object.object_ref(), object)));
+        }
+        // A slice that went from one service to another is gone there and here at once: it stays.
+        for object_ref in gone.into_iter().filter(|it| !built.contains_key(it)) {
+            self.give(object_ref, None, &mut changes);
+        }
+        for (object_ref, object) in built {
+            self.give(object_ref, Some(object), &mut changes);
         }
         changes
     }
@@ -226,6 +230,35 @@ mod tests {
         let ObjectChange::Set(Object::EndpointSlice(slice)) = &changes[0] else { panic!() };
         assert_eq!(slice.endpoints.len(), 2);
         assert_eq!(&*slice.key.name, "web-1");
+    }
+
+    #[test]
+    fn a_slice_that_changes_hands_stays() {
+        for (from, to) in [("a", "b"), ("b", "a")] {
+            let at = |service: &str| GlobalEndpointKey {
+                service: ObjectKey::new("default", service),
+                source: "slice".into(),
+                id: "pod".into(),
+            };
+            let set = |service: &str| {
+                GlobalOp::SetEndpoint(Arc::new(GlobalEndpoint {
+                    key: at(service),
+                    endpoint: Endpoint::at("10.0.0.1".parse().unwrap()),
+                    ports: vec![],
+                    ports_complete: true,
+                }))
+            };
+            let mut assembler = Assembler::default();
+            assembler.apply(set(from));
+            assembler.take_changes();
+            assembler.apply(GlobalOp::DeleteEndpoint(at(from)));
+            assembler.apply(set(to));
+            let changes = assembler.take_changes();
+            let [ObjectChange::Set(Object::EndpointSlice(slice))] = &changes[..] else {
+                panic!("{changes:?}")
+            };
+            assert_eq!(slice.service.as_deref(), Some(to));
+        }
     }
 
     #[test]
