@@ -371,9 +371,9 @@ impl RawFollower {
     }
 }
 
-fn put<K: Ord, V: PartialEq + std::fmt::Debug + Clone>(map: &mut BTreeMap<K, V>, key: K, value: V) {
-    let old = map.insert(key, value.clone());
-    assert!(old.as_ref() != Some(&value), "was so already: {value:?}");
+fn put<K: Ord, V: PartialEq + std::fmt::Debug>(map: &mut BTreeMap<K, V>, key: K, value: V) {
+    assert!(map.get(&key) != Some(&value), "was so already: {value:?}");
+    map.insert(key, value);
 }
 
 fn take<K: Ord + std::fmt::Debug, V>(map: &mut BTreeMap<K, V>, key: &K) {

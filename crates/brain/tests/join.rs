@@ -1,5 +1,7 @@
 //! Joining in a crowd: what is shared must be what each would have got alone.
 
+#![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
+
 use std::sync::Arc;
 
 use telaio_api::local::{decode_op, encode_op};
@@ -30,7 +32,7 @@ fn cluster() -> Arc<Store> {
         }));
         let endpoint = |index: usize| {
             let node = format!("node-{}", (number + index) % 4);
-            let pod = (index % 2 == 0).then(|| format!("{name}-{index}"));
+            let pod = index.is_multiple_of(2).then(|| format!("{name}-{index}"));
             let zones = if number % 4 == 0 { vec![["a", "b"][index % 2]] } else { vec![] };
             serde_json::json!({
                 "address": format!("10.0.{number}.{index}"), "node": node, "pod": pod,

@@ -2,11 +2,11 @@
 
 use std::io::{BufRead as _, Write as _};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use telaio_api::proto::localv1::{
-    Set, WatchReq, op_item, sets_client::SetsClient, sets_server::SetsServer,
+    OpItem, Set, WatchReq, op_item, sets_client::SetsClient, sets_server::SetsServer,
 };
 use telaio_brain::{ApiServer, Authorizer, Store};
 use telaio_model::{Batch, Object, ObjectChange};
@@ -16,6 +16,7 @@ use telaio_source::kube::{KubeOptions, KubeSource};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::Streaming;
 
 use crate::bare::Bare;
 use crate::{ENDPOINTS, cluster, usage};
@@ -178,11 +179,8 @@ pub(crate) fn watch(url: &str, count: usize) -> Result<()> {
 }
 
 async fn watch_one(url: String, node: String, synced: mpsc::Sender<f64>) -> Result<()> {
-    let mut client = SetsClient::connect(url).await?;
     let request = WatchReq { node_name: node, sets: vec![Set::ServingEndpoints.into()] };
-    let (requests, outbound) = mpsc::channel(1);
-    requests.send(request.clone()).await?;
-    let mut ops = client.watch(ReceiverStream::new(outbound)).await?.into_inner();
+    let (requests, mut ops) = open(&url, &request).await?;
     while let Some(item) = ops.message().await? {
         if matches!(item.op, Some(op_item::Op::Sync(_))) {
             let at = usage::now_ns()?;
@@ -192,4 +190,26 @@ async fn watch_one(url: String, node: String, synced: mpsc::Sender<f64>) -> Resu
         }
     }
     Ok(())
+}
+
+/// Opens a watch; a thousand at once can be more than a listener's queue holds, so it tries again.
+async fn open(
+    url: &str,
+    request: &WatchReq,
+) -> Result<(mpsc::Sender<WatchReq>, Streaming<OpItem>)> {
+    let mut tries_left = 50;
+    loop {
+        let (requests, outbound) = mpsc::channel(1);
+        requests.send(request.clone()).await?;
+        let opened = async {
+            let mut client = SetsClient::connect(url.to_owned()).await?;
+            anyhow::Ok(client.watch(ReceiverStream::new(outbound)).await?.into_inner())
+        };
+        match opened.await {
+            Ok(ops) => return Ok((requests, ops)),
+            Err(error) if tries_left == 0 => return Err(error),
+            Err(_) => tries_left -= 1,
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }

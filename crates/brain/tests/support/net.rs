@@ -23,10 +23,8 @@ use super::follower::Follower;
 
 /// Awaits what must come; the bound only turns a hang into a failure.
 pub async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(Duration::from_secs(60), work).await {
-        Ok(done) => done,
-        Err(_) => panic!("{what}: not done in a minute"),
-    }
+    let done = tokio::time::timeout(Duration::from_mins(1), work).await;
+    done.unwrap_or_else(|_| panic!("{what}: not done in a minute"))
 }
 
 /// A brain that serves a store.
