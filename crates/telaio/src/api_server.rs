@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use telaio_brain::{ApiServer, Authorizer, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tonic::transport::ServerTlsConfig;
 
-use crate::cli::TlsArgs;
 use crate::exit::CommandError;
 use crate::servers::bind;
 
@@ -24,10 +24,9 @@ impl ApiTask {
     pub(crate) fn start(
         store: &Arc<Store>,
         address: SocketAddr,
-        tls: &TlsArgs,
+        tls: Option<ServerTlsConfig>,
         ingress_nodes: &[String],
     ) -> Result<Self, CommandError> {
-        let tls = tls.server()?;
         let encrypted = tls.is_some();
         let (listener, address) = bind("--api-listen", address)?;
         let listener =

@@ -19,6 +19,8 @@ use crate::monitor::Monitor;
 pub(crate) use view::NodeView;
 use view::ViewBackend;
 
+/// The backend that we choose.
+const AUTO: &str = "auto";
 /// Those that DESIGN promises and later releases bring.
 const LATER: &[&str] = &["nftables", "iptables", "ipvs", "hcn"];
 
@@ -50,20 +52,31 @@ pub(crate) fn names() -> Vec<&'static str> {
     vec![ViewBackend::NAME]
 }
 
+/// Reads a `--backend`: the names that this build or a later one knows.
+pub(crate) fn parse(asked: &str) -> Result<String, String> {
+    if asked == AUTO || names().contains(&asked) || LATER.contains(&asked) {
+        return Ok(asked.to_owned());
+    }
+    Err(format!("there is no backend {asked:?}; {}", known()))
+}
+
+fn known() -> String {
+    format!("this build has: {AUTO}, {}", names().join(", "))
+}
+
 /// The name of the backend that `--backend` means; `auto` is the best that this build has.
 pub(crate) fn choose(asked: &str) -> Result<&'static str, CommandError> {
-    if asked == "auto" {
+    if asked == AUTO {
         return Ok(ViewBackend::NAME);
     }
     if let Some(name) = names().into_iter().find(|name| *name == asked) {
         return Ok(name);
     }
-    let has = format!("this build has: auto, {}", names().join(", "));
-    if LATER.contains(&asked) {
-        let message = format!("the backend {asked} comes with a later release; {has}");
-        return Err(CommandError::failed(message));
-    }
-    Err(CommandError::bad_input(format!("--backend: there is no backend {asked:?}; {has}")))
+    // Whatever else there is was refused when it was read.
+    Err(CommandError::failed(format!(
+        "the backend {asked} comes with a later release; {}",
+        known()
+    )))
 }
 
 /// Makes a backend by the name that [`choose`] gave.
@@ -81,6 +94,7 @@ mod tests {
         assert_eq!(choose("auto").unwrap(), "view");
         assert_eq!(choose("view").unwrap(), "view");
         assert!(matches!(choose("nftables"), Err(CommandError::Failed(_))));
-        assert!(matches!(choose("nftable"), Err(CommandError::BadInput(_))));
+        assert_eq!(parse("nftables").unwrap(), "nftables");
+        assert!(parse("nftable").unwrap_err().contains("this build has: auto, view"));
     }
 }

@@ -88,7 +88,8 @@ pub(crate) struct SourceArgs {
     pub(crate) source: Option<SourceSpec>,
 
     /// Networks from which a dir source gives addresses to services that name none
-    #[arg(long, value_name = "CIDR", value_delimiter = ',', default_value = "10.96.0.0/16")]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = cidr,
+          default_value = "10.96.0.0/16")]
     pub(crate) service_cidr: Vec<IpNet>,
 
     /// Ports from which a dir source gives node ports to services that name none
@@ -143,6 +144,18 @@ pub(crate) struct ListenArgs {
     pub(crate) healthz_bind_address: SocketAddr,
 }
 
+impl ListenArgs {
+    /// The flags with what they ask for, and `--api-listen`'s.
+    pub(crate) fn with_api(&self, api: Option<SocketAddr>) -> Vec<(&'static str, SocketAddr)> {
+        let ours = [
+            ("--admin-listen", self.admin_listen),
+            ("--metrics-bind-address", self.metrics_bind_address),
+            ("--healthz-bind-address", self.healthz_bind_address),
+        ];
+        ours.into_iter().chain(api.map(|address| ("--api-listen", address))).collect()
+    }
+}
+
 /// The configuration file.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ConfigArgs {
@@ -161,16 +174,22 @@ pub(crate) struct StateArgs {
     pub(crate) state_dir: PathBuf,
 }
 
+/// Whose view is taken.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct NodeArgs {
+    /// The node whose view is taken [default: the host's name]
+    #[arg(long, value_name = "NAME", value_parser = crate::node_name::parse)]
+    pub(crate) node: Option<String>,
+}
+
 /// `telaio run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
 
-    /// The node whose view is taken [default: the host's name]
-    #[arg(long, value_name = "NAME", default_value_t = crate::node_name::host_name(),
-          hide_default_value = true)]
-    pub(crate) node: String,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
 
     /// What to manage (this build: services)
     #[arg(long, value_name = "PLANE", value_enum, value_delimiter = ',',
@@ -178,7 +197,8 @@ pub(crate) struct RunArgs {
     pub(crate) planes: Vec<Plane>,
 
     /// How services are programmed; auto takes the best that this machine can run
-    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    #[arg(long, value_name = "BACKEND", value_parser = crate::backend::parse,
+          default_value = "auto")]
     pub(crate) backend: String,
 
     /// Sync once, then exit
@@ -187,6 +207,10 @@ pub(crate) struct RunArgs {
           hide_possible_values = true,
           value_parser = BoolishValueParser::new())]
     pub(crate) once: bool,
+
+    /// How long --once waits for the first full state of the source
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    pub(crate) timeout: Duration,
 
     #[command(flatten)]
     pub(crate) state: StateArgs,
@@ -262,13 +286,12 @@ pub(crate) struct RenderArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
 
-    /// The node whose view is taken [default: the host's name]
-    #[arg(long, value_name = "NAME", default_value_t = crate::node_name::host_name(),
-          hide_default_value = true)]
-    pub(crate) node: String,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
 
     /// What to print: view is the node view itself
-    #[arg(long, value_name = "BACKEND", default_value = "view")]
+    #[arg(long, value_name = "BACKEND", value_parser = crate::backend::parse,
+          default_value = "view")]
     pub(crate) backend: String,
 
     /// Directory of an agent whose given addresses are to be shown; it is only read
@@ -332,7 +355,8 @@ pub(crate) struct DemoArgs {
     pub(crate) check: bool,
 
     /// How services are programmed
-    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    #[arg(long, value_name = "BACKEND", value_parser = crate::backend::parse,
+          default_value = "auto")]
     pub(crate) backend: String,
 }
 
@@ -341,6 +365,10 @@ pub(crate) struct DemoArgs {
 pub(crate) struct PortRange {
     pub(crate) first: u16,
     pub(crate) last: u16,
+}
+
+fn cidr(text: &str) -> Result<IpNet, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a CIDR such as 10.96.0.0/16"))
 }
 
 fn port_range(text: &str) -> Result<PortRange, String> {

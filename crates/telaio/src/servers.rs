@@ -1,13 +1,15 @@
 //! The ports on which a long-running command answers questions about itself.
 //!
 //! They have a thread and a runtime of their own, so that load never starves them, and every
-//! connection is bounded in number and time, so that nobody who can reach them can hold the agent's
-//! file descriptors. One request per connection: those who ask here ask seldom.
+//! server's connections are bounded in number and time, so that nobody who can reach them can hold
+//! the agent's file descriptors, or keep a probe out. One request per connection: those who ask here
+//! ask seldom.
 
 mod admin;
 mod health;
 mod listen;
 mod metrics;
+mod places;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -18,18 +20,24 @@ use axum::Router;
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::sync::{Semaphore, watch};
+use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::cli::ListenArgs;
 use crate::monitor::Monitor;
 
 pub(crate) use admin::STATUS_PATH;
-pub(crate) use listen::bind;
+pub(crate) use listen::{bind, check_distinct};
+use places::Places;
 
-/// How many connections a server has at a time; more wait in the kernel's queue.
-const CONNECTIONS_MAX: usize = 64;
+/// How many connections a server has at a time. All servers together stay well below the 1,024 file
+/// descriptors that a process has where nobody set more.
+const CONNECTIONS_MAX: usize = 256;
+/// How long a connection may take to send its request. Those who ask here have it ready.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long a connection may take from its first byte to its last.
 const CONNECTION_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -111,11 +119,10 @@ async fn serve(listener: TcpListener, router: Router) {
             return;
         }
     };
-    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Arc::new(Mutex::new(Places::new(CONNECTIONS_MAX)));
     let mut builder = http1::Builder::new();
-    builder.keep_alive(false).timer(TokioTimer::new());
+    builder.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(REQUEST_TIME_MAX);
     loop {
-        let Ok(permit) = permits.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -125,13 +132,25 @@ async fn serve(listener: TcpListener, router: Router) {
                 continue;
             }
         };
-        let service = TowerToHyperService::new(router.clone());
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        tokio::spawn(async move {
-            // A client that breaks off or dawdles is its own concern.
-            let _ = tokio::time::timeout(CONNECTION_TIME_MAX, connection).await;
-            drop(permit);
+        let another_ended = places.lock().give(|ticket| {
+            let answers = TowerToHyperService::new(router.clone());
+            let (asked, left) = (Arc::clone(&places), Arc::clone(&places));
+            let service = service_fn(move |request| {
+                asked.lock().has_asked(ticket);
+                answers.call(request)
+            });
+            let connection = builder.serve_connection(TokioIo::new(stream), service);
+            let task = tokio::spawn(async move {
+                // A client that breaks off or dawdles is its own concern.
+                let _ = tokio::time::timeout(CONNECTION_TIME_MAX, connection).await;
+                left.lock().leave(ticket);
+            });
+            task.abort_handle()
         });
+        if another_ended {
+            // Its socket is closed before the next is taken.
+            tokio::task::yield_now().await;
+        }
     }
 }
 

@@ -1,13 +1,17 @@
 //! The state directory: what must outlive the process, and who may use it.
 //!
-//! One process per plane: two agents that program the same kernel would undo each other's work. The
-//! lock is the kernel's (`flock`), so a killed agent leaves none behind.
+//! One process per part: two agents that program the same plane would undo each other's work, and two
+//! that give addresses would give one twice. The lock is the kernel's (`flock`), so a killed agent
+//! leaves none behind.
 
+use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+
+use crate::plane::Plane;
 
 /// Where state is kept unless said otherwise: the system's place for root, the user's for others.
 pub(crate) fn default_path() -> PathBuf {
@@ -38,7 +42,35 @@ fn is_root() -> bool {
     false
 }
 
-/// The state directory, with this process as the owner of one of its planes.
+/// What of a state directory one process has for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A plane of the node.
+    Plane(Plane),
+    /// The addresses that a directory source gave.
+    Allocations,
+}
+
+impl Part {
+    /// Its lock's name.
+    fn file_name(self) -> String {
+        match self {
+            Self::Plane(plane) => format!("{plane}.lock"),
+            Self::Allocations => "allocations.lock".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plane(plane) => write!(f, "the {plane} plane"),
+            Self::Allocations => f.write_str("the list of given addresses"),
+        }
+    }
+}
+
+/// The state directory, with this process as the owner of one of its parts.
 #[derive(Debug)]
 pub(crate) struct StateDir {
     path: PathBuf,
@@ -47,12 +79,12 @@ pub(crate) struct StateDir {
 }
 
 impl StateDir {
-    /// Makes the directory if need be and takes the lock of `plane`.
-    pub(crate) fn lock(path: &Path, plane: &str) -> Result<Self> {
+    /// Makes the directory if need be and takes the lock of `part`.
+    pub(crate) fn lock(path: &Path, part: Part) -> Result<Self> {
         std::fs::create_dir_all(path).with_context(|| {
             format!("cannot make the state directory {}; --state-dir names another", path.display())
         })?;
-        let file_path = path.join(format!("{plane}.lock"));
+        let file_path = path.join(part.file_name());
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -63,7 +95,7 @@ impl StateDir {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => bail!(
-                "the {plane} plane of {} is in use by {}; stop it, or name another --state-dir",
+                "{part} of {} is in use by {}; stop it, or give another --state-dir",
                 path.display(),
                 owner(&mut file)
             ),
@@ -98,17 +130,20 @@ fn owner(file: &mut File) -> String {
 mod tests {
     use super::*;
 
+    const SERVICES: Part = Part::Plane(Plane::Services);
+
     #[test]
-    fn a_plane_has_one_owner_and_the_second_learns_who() {
+    fn a_part_has_one_owner_and_the_second_learns_who() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/state");
-        let first = StateDir::lock(&path, "services").unwrap();
+        let first = StateDir::lock(&path, SERVICES).unwrap();
         assert_eq!(first.path(), path);
-        let message = StateDir::lock(&path, "services").unwrap_err().to_string();
+        let message = StateDir::lock(&path, SERVICES).unwrap_err().to_string();
         assert!(message.contains(&format!("process {}", std::process::id())), "{message}");
-        StateDir::lock(&path, "pods").unwrap();
+        StateDir::lock(&path, Part::Plane(Plane::Pods)).unwrap();
+        StateDir::lock(&path, Part::Allocations).unwrap();
         drop(first);
-        StateDir::lock(&path, "services").unwrap();
+        StateDir::lock(&path, SERVICES).unwrap();
     }
 
     #[test]
@@ -116,7 +151,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
-        let message = StateDir::lock(&file.join("state"), "services").unwrap_err().to_string();
+        let message = StateDir::lock(&file.join("state"), SERVICES).unwrap_err().to_string();
         assert!(message.contains("--state-dir"), "{message}");
     }
 }

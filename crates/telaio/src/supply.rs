@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use ipnet::IpNet;
 use telaio_api::proto::localv1::Set;
 use telaio_api::sets;
 use telaio_brain::Store;
@@ -21,6 +22,7 @@ use tokio::task::JoinSet;
 use crate::cli::{SourceArgs, TlsArgs};
 use crate::exit::CommandError;
 use crate::plane::{self, Plane};
+use crate::state_dir::{Part, StateDir};
 
 /// How often the store learns the time, for overrides that end.
 const CLOCK_PERIOD: Duration = Duration::from_secs(1);
@@ -29,8 +31,10 @@ const CLOCK_PERIOD: Duration = Duration::from_secs(1);
 const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";
 
 impl SourceArgs {
-    /// The source that was named, or the cluster that we are a pod of.
+    /// The source that was named, or the cluster that we are a pod of. Refuses settings that do not
+    /// go together.
     pub(crate) fn spec(&self) -> Result<SourceSpec, CommandError> {
+        self.check_cidrs()?;
         match &self.source {
             Some(spec) => Ok(spec.clone()),
             None if std::env::var_os(IN_CLUSTER).is_some() => Ok(SourceSpec::Kube(None)),
@@ -39,6 +43,29 @@ impl SourceArgs {
                  cluster there is no default)",
             )),
         }
+    }
+
+    fn check_cidrs(&self) -> Result<(), CommandError> {
+        for (i, one) in self.service_cidr.iter().enumerate() {
+            let overlaps = |other: &&IpNet| one.contains(*other) || other.contains(one);
+            if let Some(other) = self.service_cidr[..i].iter().find(overlaps) {
+                return Err(CommandError::bad_input(format!(
+                    "--service-cidr: {other} and {one} overlap; give networks that have no address \
+                     in common"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a directory source that cannot be looked at, for commands that run once: one that goes on
+/// waits for it.
+pub(crate) fn check_readable(spec: &SourceSpec) -> Result<(), CommandError> {
+    let SourceSpec::Dir(path) = spec else { return Ok(()) };
+    match std::fs::metadata(path) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(CommandError::bad_input(format!("{spec} cannot be read: {error}"))),
     }
 }
 
@@ -56,6 +83,16 @@ pub(crate) struct SupplyOptions {
 }
 
 impl SupplyOptions {
+    /// Two sources that write one list would give one address twice.
+    fn lock_allocations(&self, spec: &SourceSpec) -> Result<Option<StateDir>, CommandError> {
+        match (spec, &self.state_dir) {
+            (SourceSpec::Dir(_), Some(path)) if !self.state_read_only => {
+                Ok(Some(StateDir::lock(path, Part::Allocations)?))
+            }
+            _ => Ok(None),
+        }
+    }
+
     fn dir(&self, path: &Path, status: &Arc<Status>) -> DirSource {
         let ports = self.source.node_port_range;
         let options = DirOptions {
@@ -94,6 +131,8 @@ pub(crate) struct Supply {
     pub(crate) status: Arc<Status>,
     /// Ends what it holds when it is dropped.
     tasks: JoinSet<()>,
+    /// Held while a directory source may write down the addresses that it gives.
+    _allocations: Option<StateDir>,
 }
 
 impl Supply {
@@ -102,6 +141,7 @@ impl Supply {
         spec: &SourceSpec,
         options: &SupplyOptions,
     ) -> Result<Self, CommandError> {
+        let allocations = options.lock_allocations(spec)?;
         let store = Store::new();
         let status = Arc::new(Status::default());
         let mut tasks = JoinSet::new();
@@ -121,7 +161,7 @@ impl Supply {
             }
         }
         tasks.spawn(apply_all(Arc::clone(&store), batches));
-        Ok(Self { store, status, tasks })
+        Ok(Self { store, status, tasks, _allocations: allocations })
     }
 
     /// Ends when the source has ended, which it never should while we take its batches. Without a
@@ -152,14 +192,12 @@ pub(crate) async fn load_once(
     let status = Arc::new(Status::default());
     let batches = match spec {
         SourceSpec::Dir(path) => {
+            check_readable(spec)?;
             let source = options.dir(path, &status);
             let batch = tokio::task::block_in_place(|| source.load_once());
             if !batch.synced {
                 let problems: Vec<_> = status.problems().iter().map(ToString::to_string).collect();
-                return Err(CommandError::bad_input(format!(
-                    "{spec} cannot be read: {}",
-                    problems.join("\n")
-                )));
+                return Err(CommandError::bad_input(problems.join("\n")));
             }
             vec![batch]
         }
@@ -189,7 +227,9 @@ pub(crate) async fn load_once(
 }
 
 /// How to reach a brain that makes the view for us, with what our own service proxy asks of it.
+/// For commands that serve nothing themselves.
 pub(crate) fn view_options(url: &str, tls: &TlsArgs) -> Result<BrainOptions, CommandError> {
+    tls.check_used(url)?;
     let mut sets = vec![Set::ServingEndpoints];
     sets.extend(sets::set_of(Kind::Node));
     Ok(BrainOptions { tls: tls.client(url)?, sets, ..BrainOptions::new(url) })

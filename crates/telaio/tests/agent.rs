@@ -4,10 +4,11 @@
 
 mod support;
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
-use support::{Agent, Manifests, ask_until, dir_source, examples, get, run_args};
+use support::{Agent, Manifests, PATIENCE, ask_until, dir_source, examples, get, run_args};
 
 const STATUS: &str = "/api/v1/status";
 
@@ -199,6 +200,77 @@ fn one_state_directory_has_one_agent() {
     ]);
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains(&format!("in use by process {}", agent.pid())), "{ended:?}");
+}
+
+#[test]
+fn one_list_of_given_addresses_has_one_writer() {
+    let agent = Agent::start(&["run", "--node=loom-a", &dir_source(&examples())]);
+    let ended = run_args([
+        "brain",
+        &dir_source(&examples()),
+        &format!("--state-dir={}", agent.state.path().display()),
+    ]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let owner = format!("given addresses of {}", agent.state.path().display());
+    assert!(ended.stderr.contains(&owner), "{ended:?}");
+    assert!(ended.stderr.contains(&format!("in use by process {}", agent.pid())), "{ended:?}");
+    assert!(ended.stderr.contains("give another --state-dir"), "{ended:?}");
+}
+
+#[test]
+fn two_flags_of_one_address_are_bad_usage() {
+    let state = tempfile::tempdir().unwrap();
+    let state = format!("--state-dir={}", state.path().display());
+    for command in ["run", "brain"] {
+        let ended = run_args([
+            command,
+            &dir_source(&examples()),
+            &state,
+            "--metrics-bind-address=127.0.0.1:4711",
+            "--api-listen=127.0.0.1:4711",
+        ]);
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        let said = "--metrics-bind-address 127.0.0.1:4711 and --api-listen 127.0.0.1:4711";
+        assert!(ended.stderr.contains(said), "{ended:?}");
+    }
+}
+
+#[test]
+fn who_connects_and_says_nothing_keeps_no_probe_out() {
+    let agent = Agent::start(&["run", "--node=loom-a", &dir_source(&examples())]);
+    // More than have a place, each with a request that never becomes whole.
+    let silent: Vec<TcpStream> = (0..400)
+        .map(|_| {
+            let mut stream = TcpStream::connect(agent.healthz).unwrap();
+            stream.write_all(b"GET /h").unwrap();
+            stream
+        })
+        .collect();
+    ask_until(agent.healthz, "/healthz", |status, _| status == 200);
+    // The first had to go.
+    let mut first = &silent[0];
+    first.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(matches!(first.read(&mut [0; 64]), Ok(0) | Err(_)));
+    assert_eq!(get(agent.admin, STATUS).0, 200);
+}
+
+#[test]
+fn once_ends_without_a_first_state_and_says_what_is_missing() {
+    // Takes connections and never answers.
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let source = format!("brain:http://{}", mute.local_addr().unwrap());
+    let state = tempfile::tempdir().unwrap();
+    let ended = run_args([
+        "run",
+        "--once",
+        "--node=loom-a",
+        "--timeout=200ms",
+        &format!("--source={source}"),
+        &format!("--state-dir={}", state.path().display()),
+    ]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let said = format!("{source} gave no full state within 200ms");
+    assert!(ended.stderr.contains(&said), "{ended:?}");
 }
 
 #[test]

@@ -42,6 +42,33 @@ fn bad_usage_exits_2() {
 }
 
 #[test]
+fn a_node_without_a_proper_name_is_bad_usage() {
+    let source = format!("--source=dir:{}", examples().display());
+    for command in ["run", "render"] {
+        for name in ["", "BAD NODE"] {
+            let ended = run_args([command, &source, "--node", name]);
+            assert_eq!(ended.code, Some(2), "{ended:?}");
+            assert!(ended.stderr.contains("is not the name of a node"), "{ended:?}");
+            let ended = run(telaio().args([command, &source]).env("TELAIO_NODE", name));
+            assert_eq!(ended.code, Some(2), "{ended:?}");
+        }
+    }
+}
+
+#[test]
+fn networks_for_services_are_cidrs_that_do_not_overlap() {
+    let source = format!("--source=dir:{}", examples().display());
+    for (cidrs, said) in [
+        ("10.0.0.0/99", "\"10.0.0.0/99\" is not a CIDR such as 10.96.0.0/16"),
+        ("10.96.0.0/16,fd00::/108,10.96.7.0/24", "10.96.0.0/16 and 10.96.7.0/24 overlap"),
+    ] {
+        let ended = run_args(["render", &source, "--node=loom-a", "--service-cidr", cidrs]);
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.contains(said), "{ended:?}");
+    }
+}
+
+#[test]
 fn outside_of_a_cluster_the_source_must_be_named() {
     let ended = run_args(["render"]);
     assert!(
@@ -123,6 +150,8 @@ fn a_wrong_configuration_file_exits_2_and_names_file_and_key() {
         ("a.toml", "nod = \"x\"", "a.toml: nod: there is no such setting; did you mean node?"),
         ("b.yaml", "sync-period: never", "b.yaml: sync-period: "),
         ("c.yaml", "- a\n", "c.yaml: "),
+        ("d.toml", "backend = \"magic\"", "d.toml: backend: "),
+        ("e.toml", "node = \"\"", "e.toml: node: "),
     ] {
         let path = dir.path().join(name);
         std::fs::write(&path, text).unwrap();

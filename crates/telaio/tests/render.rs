@@ -57,8 +57,10 @@ fn bad_input_is_named_and_the_rest_is_printed() {
 #[test]
 fn a_source_that_is_not_there_is_said() {
     let ended = render("--source=dir:/nonexistent/manifests", "loom-a");
-    assert_ne!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.stderr.contains("/nonexistent/manifests"), "{ended:?}");
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    let said = "telaio: dir:/nonexistent/manifests cannot be read: No such file";
+    assert!(ended.stderr.starts_with(said), "{ended:?}");
+    assert!(!ended.stderr.contains("what was read before"), "{ended:?}");
 
     let ended = render("--source=kube:/nonexistent/kubeconfig", "loom-a");
     assert_eq!(ended.code, Some(2), "{ended:?}");

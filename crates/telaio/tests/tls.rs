@@ -94,3 +94,52 @@ fn files_that_do_not_fit_are_refused_before_anything_starts() {
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.stderr.contains("--tls-ca"), "{ended:?}");
 }
+
+#[test]
+fn files_that_hold_something_else_are_named_before_anything_listens() {
+    let authority = Authority::new();
+    let [cert, key, ca]: [String; 3] = authority.flags("brain", &[]).try_into().unwrap();
+    let [_, other_key, _]: [String; 3] = authority.flags("other", &[]).try_into().unwrap();
+    let written = |name: &str, text: &str| {
+        let path = authority.dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let nonsense = written("nonsense.pem", "nonsense");
+    let begin = "-----BEGIN CERTIFICATE-----";
+    let broken = written("broken.pem", &format!("{begin}\n???\n-----END CERTIFICATE-----\n"));
+    let hollow = written("hollow.pem", &format!("{begin}\nAAAA\n-----END CERTIFICATE-----\n"));
+    for (given, flag_and_file) in [
+        ([flag("--tls-cert", &nonsense), key.clone(), ca.clone()], "--tls-cert nonsense.pem"),
+        ([flag("--tls-cert", &broken), key.clone(), ca.clone()], "--tls-cert broken.pem"),
+        ([flag("--tls-cert", &hollow), key.clone(), ca.clone()], "--tls-cert hollow.pem"),
+        ([cert.clone(), flag("--tls-key", &nonsense), ca.clone()], "--tls-key nonsense.pem"),
+        ([cert.clone(), other_key, ca.clone()], "--tls-key other.key"),
+        ([cert.clone(), key.clone(), flag("--tls-ca", &nonsense)], "--tls-ca nonsense.pem"),
+        ([cert.clone(), key.clone(), flag("--tls-ca", &hollow)], "--tls-ca hollow.pem"),
+    ] {
+        let (flag, file) = flag_and_file.split_once(' ').unwrap();
+        let said = format!("{flag} {}: ", authority.dir.path().join(file).display());
+        let serve = ["brain".to_owned(), dir_source(&examples())];
+        let ask = ["render".to_owned(), "--source=brain:https://localhost:1".to_owned()];
+        for command in [serve, ask] {
+            let ended = run_args(command.iter().chain(&given));
+            assert_eq!(ended.code, Some(2), "{ended:?}");
+            assert!(ended.stderr.contains(&said), "no {said} in {ended:?}");
+            assert!(!ended.stderr.contains("listening"), "{ended:?}");
+        }
+    }
+}
+
+#[test]
+fn files_given_for_a_brain_in_the_clear_are_refused() {
+    let flags = Authority::new().flags("loom-a", &[]);
+    for command in ["render", "run"] {
+        let state = tempfile::tempdir().unwrap();
+        let mut args = vec![command.to_owned(), "--source=brain:http://localhost:1".to_owned()];
+        args.push(flag("--state-dir", state.path()));
+        let ended = run_args(args.iter().chain(&flags));
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.contains("write https"), "{ended:?}");
+    }
+}

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use telaio_source::SourceSpec;
+use tonic::transport::ServerTlsConfig;
 
 use crate::api_server::ApiTask;
 use crate::cli::BrainArgs;
@@ -10,26 +11,24 @@ use crate::exit::CommandError;
 use crate::logging::Logging;
 use crate::monitor::{Facts, Monitor};
 use crate::plane;
-use crate::servers::Servers;
+use crate::servers::{Servers, check_distinct};
 use crate::settings::Settings;
 use crate::shutdown::{Request, Requests};
-use crate::state_dir::StateDir;
 use crate::supply::{Supply, SupplyOptions};
 
 /// Serves until it is told to end.
 pub(crate) fn brain(args: &BrainArgs, mut settings: Settings) -> Result<(), CommandError> {
     let spec = args.source.spec()?;
+    check_distinct(&args.listen.with_api(Some(args.api_listen)))?;
+    let tls = args.tls.server()?;
     let logging = Logging::start(&args.log.log_level, args.log.log_format)?;
-    // Only a directory source keeps anything. Brains of other sources are stateless and can be many.
-    let state_dir = match spec {
-        SourceSpec::Dir(_) => Some(StateDir::lock(&args.state.state_dir, "brain")?),
-        SourceSpec::Kube(_) | SourceSpec::Brain(_) => None,
-    };
     let options = SupplyOptions {
         source: args.source.clone(),
         planes: args.planes.clone(),
         tls: args.tls.clone(),
-        state_dir: state_dir.as_ref().map(|dir| dir.path().to_owned()),
+        // Only a directory source keeps anything, and then has it alone. Brains of other sources are
+        // stateless and can be many.
+        state_dir: Some(args.state.state_dir.clone()),
         state_read_only: false,
     };
     let runtime = super::runtime()?;
@@ -37,7 +36,7 @@ pub(crate) fn brain(args: &BrainArgs, mut settings: Settings) -> Result<(), Comm
         // First, so that no signal finds us deaf.
         let requests = Requests::listen(settings.file())?;
         let supply = Supply::start(&spec, &options).await?;
-        serve(args, supply, &spec, requests, &mut settings, &logging).await
+        serve(args, tls, supply, &spec, requests, &mut settings, &logging).await
     });
     // Watches of peers that do not let go must not hold the end up.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -46,6 +45,7 @@ pub(crate) fn brain(args: &BrainArgs, mut settings: Settings) -> Result<(), Comm
 
 async fn serve(
     args: &BrainArgs,
+    tls: Option<ServerTlsConfig>,
     mut supply: Supply,
     spec: &SourceSpec,
     mut requests: Requests,
@@ -61,7 +61,7 @@ async fn serve(
     let store = supply.store.clone();
     let monitor = Monitor::new(facts, supply.status.clone(), Some(store.clone()));
     let _servers = Servers::start(&args.listen, &monitor)?;
-    let mut api = ApiTask::start(&store, args.api_listen, &args.tls, &args.ingress_nodes)?;
+    let mut api = ApiTask::start(&store, args.api_listen, tls, &args.ingress_nodes)?;
     loop {
         tokio::select! {
             request = requests.next() => match request {

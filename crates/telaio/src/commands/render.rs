@@ -24,20 +24,25 @@ use crate::supply::{self, SupplyOptions, view_options};
 /// Prints it.
 pub(crate) fn render(args: &RenderArgs, out: &mut impl Write) -> Result<(), CommandError> {
     backend::choose(&args.backend)?;
+    let node = args.node.name()?;
     let spec = args.source.spec()?;
     Logging::start(&args.log.log_level, args.log.log_format)?;
     let runtime = super::runtime()?;
     let reading = format!("reading {spec}");
-    let (state, source) = runtime.block_on(progress::shown(&reading, view(args, &spec)))?;
+    let (state, source) = runtime.block_on(progress::shown(&reading, view(args, &node, &spec)))?;
     runtime.shutdown_background();
-    let view = NodeView { node: &args.node, services: state.services().collect() };
+    let view = NodeView { node: &node, services: state.services().collect() };
     let text = serde_saphyr::to_string(&view).context("cannot write the view as YAML")?;
     out.write_all(text.as_bytes()).context("cannot print the view")?;
     super::report_problems(&spec, &source)
 }
 
 /// The node's view at the source's first full state.
-async fn view(args: &RenderArgs, spec: &SourceSpec) -> Result<(State, Arc<Status>), CommandError> {
+async fn view(
+    args: &RenderArgs,
+    node: &str,
+    spec: &SourceSpec,
+) -> Result<(State, Arc<Status>), CommandError> {
     let mut state = State::default();
     let mut take = |ops: &mut dyn Iterator<Item = telaio_model::Op>| {
         for op in ops {
@@ -47,7 +52,7 @@ async fn view(args: &RenderArgs, spec: &SourceSpec) -> Result<(State, Arc<Status
     if let SourceSpec::Brain(url) = spec {
         let status = Arc::new(Status::default());
         let options = view_options(url, &args.tls)?;
-        let mut client = LocalClient::new(options, args.node.as_str(), Arc::clone(&status));
+        let mut client = LocalClient::new(options, node, Arc::clone(&status));
         let answer = tokio::time::timeout(args.timeout, client.try_next()).await;
         let ops = answer
             .map_err(|_| CommandError::failed(format!("{url} gave no state in time")))?
@@ -63,7 +68,7 @@ async fn view(args: &RenderArgs, spec: &SourceSpec) -> Result<(State, Arc<Status
         state_read_only: true,
     };
     let loaded = supply::load_once(spec, &options, args.timeout).await?;
-    let mut watch = LocalWatch::new(&loaded.store, args.node.as_str(), feeder::wants());
+    let mut watch = LocalWatch::new(&loaded.store, node, feeder::wants());
     let mut ops = watch.next().await.map_err(|error| CommandError::Failed(error.into()))?;
     take(&mut ops);
     Ok((state, loaded.status))

@@ -6,6 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use telaio_reconcile::PacerConfig;
 use telaio_source::{SourceSpec, Status};
+use tokio::time::Instant;
+use tonic::transport::ServerTlsConfig;
 
 use crate::api_server::ApiTask;
 use crate::backend::{self, BackendContext, SharedOutput};
@@ -15,14 +17,16 @@ use crate::feeder::{Feeder, FeederEvent, ViewOrigin};
 use crate::logging::Logging;
 use crate::monitor::{Facts, Monitor};
 use crate::plane::{self, Plane};
-use crate::servers::Servers;
+use crate::servers::{Servers, check_distinct};
 use crate::settings::Settings;
 use crate::shutdown::{Request, Requests};
-use crate::state_dir::StateDir;
-use crate::supply::{Supply, SupplyOptions, view_options};
+use crate::state_dir::{Part, StateDir};
+use crate::supply::{Supply, SupplyOptions, check_readable, view_options};
 
 /// What a reload can change while we run.
 const RELOADABLE: &[&str] = &["min-sync-period"];
+/// How many of the source's problems are told when `--once` gives up.
+const PROBLEMS_SHOWN_MAX: usize = 10;
 /// How long `--once` waits for the sync of the first state, with the backend's own retries.
 const ONCE_SYNC_TIME_MAX: Duration = Duration::from_mins(1);
 
@@ -30,21 +34,21 @@ const ONCE_SYNC_TIME_MAX: Duration = Duration::from_mins(1);
 pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandError> {
     check_planes(&args.planes)?;
     let backend = backend::choose(&args.backend)?;
+    let node = args.node.name()?;
     let spec = args.source.spec()?;
-    if let SourceSpec::Dir(path) = &spec
-        && args.once
-        && !path.exists()
-    {
-        // A running agent waits for it; one that runs once has nothing to wait for.
-        return Err(CommandError::bad_input(format!("{spec}: there is no such directory")));
+    if args.once {
+        check_readable(&spec)?;
+    } else {
+        check_distinct(&args.listen.with_api(args.api_listen))?;
     }
+    let tls = args.api_listen.map_or(Ok(None), |_| args.tls.server())?;
     let logging = Logging::start(&args.log.log_level, args.log.log_format)?;
-    let state_dir = StateDir::lock(&args.state.state_dir, "services")?;
+    let state_dir = StateDir::lock(&args.state.state_dir, Part::Plane(Plane::Services))?;
     let runtime = super::runtime()?;
     let outcome = runtime.block_on(async {
         // First, so that no signal finds us deaf.
         let mut requests = Requests::listen(settings.file())?;
-        let mut agent = Agent::start(args, backend, &spec, &state_dir).await?;
+        let mut agent = Agent::start(args, node, backend, &spec, tls, &state_dir).await?;
         agent.work(&mut requests, &mut settings, &logging).await
     });
     // Tasks that wait for peers must not hold the end up.
@@ -100,7 +104,8 @@ impl Origin {
 
 /// Everything that runs, in the order in which it ends.
 struct Agent {
-    once: bool,
+    /// With `--once`: how long the first state may take, and when that is over.
+    once: Option<(Duration, Instant)>,
     feeder: Feeder,
     api: Option<ApiTask>,
     /// None where another brain makes the view.
@@ -115,23 +120,27 @@ struct Agent {
 impl Agent {
     async fn start(
         args: &RunArgs,
+        node: String,
         backend_name: &'static str,
         spec: &SourceSpec,
+        tls: Option<ServerTlsConfig>,
         state_dir: &StateDir,
     ) -> Result<Self, CommandError> {
+        let once = args.once.then(|| (args.timeout, Instant::now() + args.timeout));
         let Origin { supply, view, source } = Origin::open(args, spec, state_dir).await?;
         let store = supply.as_ref().map(|supply| Arc::clone(&supply.store));
-        let monitor = Monitor::new(facts(args, backend_name, spec), Arc::clone(&source), store);
+        let monitor =
+            Monitor::new(facts(args, &node, backend_name, spec), Arc::clone(&source), store);
         let servers = if args.once { None } else { Some(Servers::start(&args.listen, &monitor)?) };
         let api = match (&supply, args.api_listen) {
             (Some(supply), Some(address)) => {
-                Some(ApiTask::start(&supply.store, address, &args.tls, &args.ingress_nodes)?)
+                Some(ApiTask::start(&supply.store, address, tls, &args.ingress_nodes)?)
             }
             _ => None,
         };
         let output: SharedOutput = Arc::new(Mutex::new(std::io::stdout()));
         let context = BackendContext {
-            node: args.node.as_str().into(),
+            node: node.as_str().into(),
             pacing: PacerConfig {
                 min_sync_period: args.min_sync_period,
                 sync_period: args.sync_period,
@@ -145,9 +154,9 @@ impl Agent {
             CommandError::failed(format!("the backend {backend_name} cannot run: {error}"))
         })?;
         let feeder = Feeder::start(view, backend.sink(), Arc::clone(&monitor))?;
-        tracing::info!(node = args.node, source = %spec, backend = backend_name, "the agent runs");
+        tracing::info!(node, source = %spec, backend = backend_name, "the agent runs");
         let spec = spec.clone();
-        Ok(Self { once: args.once, feeder, api, supply, spec, source, monitor, _servers: servers })
+        Ok(Self { once, feeder, api, supply, spec, source, monitor, _servers: servers })
     }
 
     async fn work(
@@ -166,12 +175,13 @@ impl Agent {
                     Request::Reload(why) => self.reload(settings, logging, why),
                 },
                 event = self.feeder.next_event() => match event {
-                    FeederEvent::FirstState if self.once => return self.finish_once(),
+                    FeederEvent::FirstState if self.once.is_some() => return self.finish_once(),
                     FeederEvent::FirstState => tracing::info!("the first state is complete"),
                     FeederEvent::Failed(error) => {
                         return Err(CommandError::failed(format!("the backend ended: {error}")));
                     }
                 },
+                late = until_late(self.once) => return Err(self.too_late(late)),
                 error = ApiTask::failed(self.api.as_mut()) => {
                     return Err(CommandError::failed(format!("the API ended: {error}")));
                 }
@@ -180,6 +190,17 @@ impl Agent {
                 }
             }
         }
+    }
+
+    /// There is no first state, with what the source says of it.
+    fn too_late(&self, waited: Duration) -> CommandError {
+        let problems = self.source.problems();
+        let told = problems.iter().take(PROBLEMS_SHOWN_MAX).map(|problem| format!("\n{problem}"));
+        CommandError::failed(format!(
+            "{} gave no full state within {waited:?} (--timeout){}",
+            self.spec,
+            told.collect::<String>()
+        ))
     }
 
     /// Waits for the sync of the first state, then says what could not be read.
@@ -202,10 +223,17 @@ impl Agent {
     }
 }
 
-fn facts(args: &RunArgs, backend: &str, spec: &SourceSpec) -> Facts {
+/// Ends when `--once` has waited for long enough, which it tells. Without `--once`, never.
+async fn until_late(once: Option<(Duration, Instant)>) -> Duration {
+    let Some((time_max, deadline)) = once else { return std::future::pending().await };
+    tokio::time::sleep_until(deadline).await;
+    time_max
+}
+
+fn facts(args: &RunArgs, node: &str, backend: &str, spec: &SourceSpec) -> Facts {
     Facts {
         command: "run",
-        node: Some(args.node.clone()),
+        node: Some(node.to_owned()),
         planes: plane::names(&args.planes),
         backend: Some(backend.to_owned()),
         source: spec.to_string(),

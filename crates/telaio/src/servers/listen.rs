@@ -5,6 +5,31 @@ use std::net::{SocketAddr, TcpListener};
 
 use anyhow::{Context, Result, bail};
 
+use crate::exit::CommandError;
+
+/// Refuses two flags that ask for one port.
+pub(crate) fn check_distinct(asked: &[(&str, SocketAddr)]) -> Result<(), CommandError> {
+    let numbered = asked.iter().enumerate();
+    let mut pairs = numbered.flat_map(|(i, one)| asked[..i].iter().map(move |other| (other, one)));
+    match pairs.find(|((_, one), (_, other))| is_one_port(*one, *other)) {
+        None => Ok(()),
+        Some(((first, address), (second, other))) => Err(CommandError::bad_input(format!(
+            "{first} {address} and {second} {other} are one port; give another address with either"
+        ))),
+    }
+}
+
+/// Whether two sockets cannot have both addresses. Port 0 is any free one; IPv6's unspecified address
+/// is IPv4's too.
+fn is_one_port(one: SocketAddr, other: SocketAddr) -> bool {
+    let takes_all_of = |one: SocketAddr, other: SocketAddr| {
+        one.ip().is_unspecified() && (one.is_ipv6() || other.is_ipv4())
+    };
+    one.port() != 0
+        && one.port() == other.port()
+        && (one.ip() == other.ip() || takes_all_of(one, other) || takes_all_of(other, one))
+}
+
 /// Listens on `address`; the address given back has the port that the system chose for port 0.
 pub(crate) fn bind(flag: &str, address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
     let listener = match TcpListener::bind(address) {
@@ -81,6 +106,37 @@ mod tests {
         assert_eq!(owner::listening_inodes(table, 9900), ["12345"]);
         assert!(owner::listening_inodes(table, 9901).is_empty());
         assert!(owner::listening_inodes("header\ngarbage\n: :\n", 1).is_empty());
+    }
+
+    #[test]
+    fn two_flags_of_one_port_are_named() {
+        let check = |one: &str, other: &str| {
+            let any = "127.0.0.1:0".parse().unwrap();
+            check_distinct(&[
+                ("--a", any),
+                ("--b", one.parse().unwrap()),
+                ("--c", any),
+                ("--d", other.parse().unwrap()),
+            ])
+        };
+        for (one, other) in [
+            ("127.0.0.1:99", "127.0.0.1:99"),
+            ("0.0.0.0:99", "127.0.0.1:99"),
+            ("127.0.0.1:99", "[::]:99"),
+        ] {
+            let Err(CommandError::BadInput(error)) = check(one, other) else {
+                panic!("{one} and {other} are taken");
+            };
+            let message = error.to_string();
+            assert!(message.contains("--b") && message.contains("--d"), "{message}");
+        }
+        for (one, other) in [
+            ("127.0.0.1:99", "127.0.0.1:98"),
+            ("127.0.0.1:99", "127.0.0.2:99"),
+            ("0.0.0.0:99", "[::1]:99"),
+        ] {
+            assert!(check(one, other).is_ok(), "{one} and {other}");
+        }
     }
 
     #[cfg(target_os = "linux")]

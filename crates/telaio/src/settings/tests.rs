@@ -35,7 +35,7 @@ fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
     let file = ("c.toml", "min-sync-period = \"20ms\"\nnode = \"from-file\"\n");
     let settings = load(Some(file), &["run", "--node", "from-flag"]).unwrap();
     assert_eq!(run(&settings).min_sync_period, Duration::from_millis(20));
-    assert_eq!(run(&settings).node, "from-flag");
+    assert_eq!(run(&settings).node.node.as_deref(), Some("from-flag"));
     assert_eq!(run(&settings).sync_period, Duration::from_secs(30));
 }
 
@@ -144,7 +144,7 @@ fn a_reload_says_what_changed_and_flags_stay() {
         .unwrap();
     let (new, changed) = settings.reload().unwrap();
     assert_eq!(changed, ["admin-listen", "log-level", "sync-period"]);
-    assert_eq!(run(&new).node, "b");
+    assert_eq!(run(&new).node.node.as_deref(), Some("b"));
 
     std::fs::write(&path, "log-level = \"loud\"").unwrap();
     assert!(settings.reload().is_err());
