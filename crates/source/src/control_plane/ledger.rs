@@ -146,6 +146,10 @@ impl Ledger {
             self.addresses.declare(*ip, claimant.clone());
             affected.extend(self.addresses.claimants(*ip).iter().map(|other| other.key.clone()));
             if let Some(owner) = self.addresses.owner(*ip).cloned() {
+                tracing::warn!(
+                    %ip, service = %owner, by = %claimant.key,
+                    "a manifest writes an address that was given out; the service gets another"
+                );
                 self.addresses.take_back(*ip);
                 self.edit(&owner, |given| given.cluster_ips.retain(|other| other != ip));
                 affected.insert(owner);
@@ -155,6 +159,10 @@ impl Ledger {
             self.ports.declare(port, claimant.clone());
             affected.extend(self.ports.claimants(port).iter().map(|other| other.key.clone()));
             if let Some(owner) = self.ports.owner(port).cloned() {
+                tracing::warn!(
+                    port = port.1, service = %owner, by = %claimant.key,
+                    "a manifest writes a node port that was given out; the service gets another"
+                );
                 self.ports.take_back(port);
                 self.edit(&owner, |given| {
                     let (protocol, number) = port;
