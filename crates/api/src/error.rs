@@ -52,6 +52,20 @@ pub enum DecodeError {
     },
 }
 
+impl DecodeError {
+    /// The item that it is about, if it is about one: the others can still be used.
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            Self::Missing(_) => None,
+            Self::Path { path, .. }
+            | Self::Bytes { path, .. }
+            | Self::Json { path, .. }
+            | Self::WrongObject { path, .. }
+            | Self::Field { path, .. } => Some(path),
+        }
+    }
+}
+
 /// Why an operation cannot be put on the wire.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {

@@ -372,8 +372,8 @@ fn set(set: Set, path: &str, message: &impl prost::Message) -> OpItem {
     OpItem { op: Some(op_item::Op::Set(Value { r#ref, bytes: message.encode_to_vec().into() })) }
 }
 
-fn v4(address: &str) -> Option<IpSet> {
-    Some(IpSet { v4: vec![address.into()], v6: vec![] })
+fn v4(address: &str) -> IpSet {
+    IpSet { v4: vec![address.into()], v6: vec![] }
 }
 
 fn kpng_service() -> WireService {
@@ -382,10 +382,10 @@ fn kpng_service() -> WireService {
         name: "web".into(),
         r#type: "LoadBalancer".into(),
         i_ps: Some(ServiceIPs {
-            cluster_i_ps: v4("10.96.0.1"),
-            external_i_ps: v4("192.0.2.1"),
+            cluster_i_ps: Some(v4("10.96.0.1")),
+            external_i_ps: Some(v4("192.0.2.1")),
             headless: false,
-            load_balancer_i_ps: v4("192.0.2.2"),
+            load_balancer_i_ps: Some(v4("192.0.2.2")),
             ..Default::default()
         }),
         ports: vec![PortMapping {
@@ -398,7 +398,7 @@ fn kpng_service() -> WireService {
         }],
         external_traffic_to_local: true,
         ip_filters: vec![IpFilter {
-            target_i_ps: v4("192.0.2.2"),
+            target_i_ps: Some(v4("192.0.2.2")),
             source_ranges: vec!["198.51.100.0/24".into()],
         }],
         session_affinity: Some(SessionAffinity::ClientIp(ClientIp { timeout_seconds: 300 })),
@@ -462,7 +462,7 @@ fn an_endpoint_of_kpngs_takes_traffic() {
     let endpoint = decode_endpoint(
         &WireEndpoint {
             hostname: "web-0".into(),
-            i_ps: v4("10.0.0.1"),
+            i_ps: Some(v4("10.0.0.1")),
             local: true,
             port_overrides: vec![PortName { name: "admin".into(), port: 81, ..Default::default() }],
             scopes: Some(EndpointScopes { internal: true, external: true, ..Default::default() }),
@@ -490,7 +490,7 @@ fn an_endpoint_of_kpngs_takes_traffic() {
 fn the_scopes_of_kpngs_endpoint_are_followed() {
     let endpoint = decode_endpoint(
         &WireEndpoint {
-            i_ps: v4("10.0.0.1"),
+            i_ps: Some(v4("10.0.0.1")),
             scopes: Some(EndpointScopes { internal: true, ..Default::default() }),
             ..Default::default()
         },
@@ -503,8 +503,10 @@ fn the_scopes_of_kpngs_endpoint_are_followed() {
 
 #[test]
 fn an_endpoint_from_before_kpng_had_scopes_takes_all_traffic() {
-    let endpoint =
-        decode_endpoint(&WireEndpoint { i_ps: v4("10.0.0.1"), ..Default::default() }, "web-abc");
+    let endpoint = decode_endpoint(
+        &WireEndpoint { i_ps: Some(v4("10.0.0.1")), ..Default::default() },
+        "web-abc",
+    );
     let service = decode_service(&kpng_service());
     let (_, scopes) = endpoint.port_for(&service.ports[0]).unwrap();
     assert!(scopes.internal && scopes.external);
@@ -518,7 +520,7 @@ fn the_raw_cluster_of_kpngs_is_understood() {
         source_name: "web-x".into(),
         service_name: "web".into(),
         endpoint: Some(WireEndpoint {
-            i_ps: v4("10.0.0.1"),
+            i_ps: Some(v4("10.0.0.1")),
             port_overrides: vec![PortName { name: "http".into(), port: 81, ..Default::default() }],
             ..Default::default()
         }),
@@ -619,7 +621,7 @@ fn what_cannot_be_is_refused_with_its_place() {
         ("target port -1", |it| it.ports[0].target_port = -1),
         ("health check port 70000", |it| it.health_check_node_port = 70_000),
         ("an address that is none", |it| {
-            it.i_ps.as_mut().unwrap().cluster_i_ps = v4("10.96.0");
+            it.i_ps.as_mut().unwrap().cluster_i_ps = Some(v4("10.96.0"));
         }),
         ("a mapped address", |it| {
             it.i_ps.as_mut().unwrap().external_i_ps =

@@ -121,7 +121,7 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..64),
         has_ref in proptest::bool::weighted(0.9),
     ) {
-        let r#ref = has_ref.then(|| Ref { set, path });
+        let r#ref = has_ref.then_some(Ref { set, path });
         take(OpItem { op: r#ref.clone().map(op_item::Op::Delete) });
         take(OpItem { op: Some(op_item::Op::Set(Value { r#ref, bytes: bytes.clone().into() })) });
         take_bytes(&bytes);

@@ -26,7 +26,7 @@ use crate::watch::{Ended, GlobalWatch, LocalWatch};
 
 /// How many operations may wait for one peer.
 const QUEUE_MAX: usize = 128;
-/// How long a peer may leave its queue full before it is cut off.
+/// How long a peer may leave its queue full, or say nothing at the beginning, before it is cut off.
 pub const STALL_MAX: Duration = Duration::from_mins(1);
 /// How long a brain that stops waits for its peers to take note.
 pub const STOP_MAX: Duration = Duration::from_secs(5);
@@ -199,6 +199,16 @@ async fn send_all(
     true
 }
 
+/// What a peer asks for; one that opens a watch and says nothing does not keep its place.
+async fn first_request<Request>(
+    inbound: &mut Streaming<Request>,
+) -> Result<Option<Request>, Status> {
+    match tokio::time::timeout(STALL_MAX, inbound.message()).await {
+        Ok(request) => request,
+        Err(_) => Err(Status::deadline_exceeded("no request came; send one after opening a watch")),
+    }
+}
+
 fn ended(_: Ended) -> Status {
     Status::unavailable("the brain stops")
 }
@@ -210,7 +220,7 @@ impl ApiServer {
         peer: Option<Identity>,
         queue: Queue,
     ) -> Result<(), Status> {
-        let Some(first) = inbound.message().await? else { return Ok(()) };
+        let Some(first) = first_request(&mut inbound).await? else { return Ok(()) };
         let node = first.node_name.as_str();
         if node.is_empty() {
             return Err(Status::invalid_argument("WatchReq.NodeName is empty; name the node"));
@@ -243,7 +253,7 @@ impl ApiServer {
         peer: Option<Identity>,
         queue: Queue,
     ) -> Result<(), Status> {
-        let Some(first) = inbound.message().await? else { return Ok(()) };
+        let Some(first) = first_request(&mut inbound).await? else { return Ok(()) };
         let kinds = wanted_kinds(first.sets());
         self.authorizer.check_global(peer.as_ref(), kinds.contains(&Kind::TlsSecret))?;
         let mut watch = GlobalWatch::new(&self.store, kinds);

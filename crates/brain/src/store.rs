@@ -11,7 +11,7 @@
 //! anew with a snapshot. A slow watcher costs its own view, never more.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
@@ -29,6 +29,10 @@ pub type Revision = u64;
 /// How many changes are kept for watchers that are behind, at least; a cluster with more services
 /// keeps one for each.
 pub const LOG_CHANGES_MAX: usize = 16_384;
+
+/// How many endpoints of replaced states the kept changes may hold, at least; a cluster with more
+/// keeps as many as it has. So the log is never larger than one further copy of the state.
+pub const LOG_ENDPOINTS_MAX: usize = 65_536;
 
 /// One object of another kind before and after a commit.
 #[derive(Debug)]
@@ -55,6 +59,17 @@ pub struct Commit {
 impl Commit {
     fn len(&self) -> usize {
         self.services.len() + self.objects.len()
+    }
+
+    /// The endpoints that only the log still holds.
+    fn endpoints_replaced(&self) -> usize {
+        let replaced = |delta: &ServiceDelta| {
+            let now = delta.after.as_ref().map_or(&[][..], |state| &state.slices);
+            let before = delta.before.iter().flat_map(|state| &state.slices);
+            let gone = before.filter(|slice| !now.iter().any(|other| Arc::ptr_eq(slice, other)));
+            gone.map(|slice| slice.endpoints.len()).sum::<usize>()
+        };
+        self.services.iter().map(replaced).sum()
     }
 }
 
@@ -132,8 +147,10 @@ struct Inner {
     slice_owners: BTreeMap<ObjectKey, ObjectKey>,
     objects: BTreeMap<ObjectRef, Object>,
     endpoints: usize,
-    log: VecDeque<Arc<Commit>>,
+    /// Each with the endpoints that only it holds.
+    log: VecDeque<(usize, Arc<Commit>)>,
     log_changes: usize,
+    log_endpoints: usize,
     /// How many watchers stand at each revision; those that have none yet are not in it.
     cursors: BTreeMap<Revision, usize>,
     watchers: usize,
@@ -150,11 +167,18 @@ pub struct Store {
     head: watch::Sender<Revision>,
     /// Watchers that are taking the whole state now.
     joining: AtomicUsize,
+    /// Some of them have left wire forms with the services.
+    wire_shared: AtomicBool,
 }
 
 impl Default for Store {
     fn default() -> Self {
-        Self { inner: RwLock::default(), head: watch::Sender::new(0), joining: AtomicUsize::new(0) }
+        Self {
+            inner: RwLock::default(),
+            head: watch::Sender::new(0),
+            joining: AtomicUsize::new(0),
+            wire_shared: AtomicBool::new(false),
+        }
     }
 }
 
@@ -177,7 +201,10 @@ impl Store {
         let committed = inner.commit(dirty, objects);
         // Completeness alone is news too: an empty cluster is a state to act on.
         let revision = if committed || newly_synced { Some(inner.bump()) } else { None };
+        let outdated = revision.and_then(|_| inner.snapshot.take());
         drop(inner);
+        // It may be the last to hold a pointer to everything: nobody has to wait for that.
+        drop(outdated);
         self.announce(revision)
     }
 
@@ -198,7 +225,9 @@ impl Store {
             dirty.insert(service);
         }
         let revision = if inner.commit(dirty, BTreeMap::new()) { Some(inner.bump()) } else { None };
+        let outdated = revision.and_then(|_| inner.snapshot.take());
         drop(inner);
+        drop(outdated);
         self.announce(revision)
     }
 
@@ -267,14 +296,14 @@ impl Store {
         if revision >= inner.revision {
             return Some(Vec::new());
         }
-        let first = inner.log.front().map_or(inner.revision + 1, |commit| commit.revision);
+        let first = inner.log.front().map_or(inner.revision + 1, |(_, commit)| commit.revision);
         if first > revision + 1 {
             return None;
         }
         // Found by halving: the log is as long as the slowest watcher makes it, and the others must
         // not pay for that.
-        let start = inner.log.partition_point(|commit| commit.revision <= revision);
-        Some(inner.log.range(start..).cloned().collect())
+        let start = inner.log.partition_point(|(_, commit)| commit.revision <= revision);
+        Some(inner.log.range(start..).map(|(_, commit)| Arc::clone(commit)).collect())
     }
 }
 
@@ -421,14 +450,15 @@ impl Inner {
     fn log(&mut self, commit: Commit) {
         // Nobody watches an incomplete state, so nobody needs the way there.
         if self.synced {
+            let endpoints = commit.endpoints_replaced();
             self.log_changes += commit.len();
-            self.log.push_back(Arc::new(commit));
+            self.log_endpoints += endpoints;
+            self.log.push_back((endpoints, Arc::new(commit)));
         }
     }
 
     fn bump(&mut self) -> Revision {
         self.revision += 1;
-        self.snapshot = None;
         self.trim_log();
         self.revision
     }
@@ -436,12 +466,15 @@ impl Inner {
     /// Drops commits that every watcher has, and the oldest beyond the bound.
     fn trim_log(&mut self) {
         let needed_after = self.cursors.keys().next().copied().unwrap_or(Revision::MAX);
-        let bound = LOG_CHANGES_MAX.max(self.services.len());
-        while let Some(first) = self.log.front() {
-            if first.revision > needed_after && self.log_changes <= bound {
+        let changes_max = LOG_CHANGES_MAX.max(self.services.len());
+        let endpoints_max = LOG_ENDPOINTS_MAX.max(self.endpoints);
+        while let Some((endpoints, first)) = self.log.front() {
+            let fits = self.log_changes <= changes_max && self.log_endpoints <= endpoints_max;
+            if first.revision > needed_after && fits {
                 break;
             }
             self.log_changes -= first.len();
+            self.log_endpoints -= endpoints;
             self.log.pop_front();
         }
     }
@@ -531,12 +564,20 @@ impl Joining {
     pub(crate) fn in_a_crowd(&self) -> bool {
         self.store.upgrade().is_some_and(|store| store.joining.load(Ordering::Relaxed) > 1)
     }
+
+    /// Notes that something is left with a service, to be cleared at the end.
+    pub(crate) fn left_something(&self) {
+        if let Some(store) = self.store.upgrade() {
+            store.wire_shared.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Drop for Joining {
     fn drop(&mut self) {
         if let Some(store) = self.store.upgrade()
             && store.joining.fetch_sub(1, Ordering::Relaxed) == 1
+            && store.wire_shared.swap(false, Ordering::Relaxed)
         {
             let inner = store.inner.read();
             inner

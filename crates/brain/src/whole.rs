@@ -265,6 +265,7 @@ impl WholeView {
             None => None,
         };
         known.push((class, view.clone()));
+        self.joining.left_something();
         Some(view)
     }
 }

@@ -22,7 +22,7 @@ use support::*;
 use telaio_api::global::{GlobalEndpoint, GlobalEndpointKey, GlobalOp};
 use telaio_api::proto::localv1::Set;
 use telaio_brain::store::LOG_CHANGES_MAX;
-use telaio_brain::{Authorizer, GlobalWatch, LocalWatch, Store, Wants};
+use telaio_brain::{Authorizer, GlobalWatch, LocalDiff, LocalWatch, Store, Wants};
 use telaio_model::{
     Batch, Kind, LocalEndpoint, Meta, Namespace, Node, Object, ObjectChange, ObjectKey, ObjectRef,
     Op, Service,
@@ -211,6 +211,38 @@ proptest! {
                 .collect()
             };
             prop_assert_eq!(ports(&lean), ports(&full));
+        }
+    }
+
+    #[test]
+    fn whoever_joins_in_a_crowd_gets_by_wire_what_it_would_have_got_alone(
+        steps in any_steps(),
+        crowd in proptest::collection::vec((select(NODES.to_vec()), any_wants()), 1..8),
+        turns in proptest::collection::vec((any::<Index>(), 1..8_usize), 0..40),
+        during in any_changes(),
+    ) {
+        let (store, _, _) = play(steps);
+        let alone: Vec<Follower> =
+            crowd.iter().map(|(node, wants)| fresh(&store, node, wants.clone())).collect();
+        let mut watches: Vec<LocalWatch> =
+            crowd.iter().map(|(node, wants)| LocalWatch::new(&store, *node, wants.clone())).collect();
+        let begun = watches.iter_mut().map(|watch| watch.next().now_or_never().unwrap().unwrap());
+        let mut wires: Vec<_> = begun.map(LocalDiff::into_wire).collect();
+        let mut got: Vec<Vec<Op>> = vec![Vec::new(); crowd.len()];
+        let decode = |item| telaio_api::local::decode_op(item).unwrap().unwrap();
+        // Each takes some in turn, and the cluster does not wait for them.
+        for (turn, (who, count)) in turns.into_iter().enumerate() {
+            if turn == 5 {
+                store.apply(batch(during.clone()));
+            }
+            let who = who.index(wires.len());
+            got[who].extend(wires[who].by_ref().take(count).map(|item| decode(item.unwrap())));
+        }
+        for ((wire, mut ops), alone) in wires.into_iter().zip(got).zip(alone) {
+            ops.extend(wire.map(|item| decode(item.unwrap())));
+            let mut has = Follower::default();
+            has.replay(ops);
+            prop_assert_eq!(has, alone);
         }
     }
 

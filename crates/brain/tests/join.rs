@@ -1,10 +1,12 @@
-//! Joining in a crowd: what is shared must be what each would have got alone.
+//! Joining in a crowd: what is shared must be what each would have got alone. And lingering: what a
+//! watcher that does not come back costs is bounded.
 
 #![allow(clippy::unwrap_used, reason = "in a test it is the assertion")]
 
 use std::sync::Arc;
 
 use telaio_api::local::{decode_op, encode_op};
+use telaio_brain::store::LOG_ENDPOINTS_MAX;
 use telaio_brain::{LocalWatch, Store, Wants};
 use telaio_model::{Batch, EndpointSlice, Kind, Node, ObjectChange, Op, Service};
 
@@ -80,4 +82,30 @@ async fn a_crowd_gets_what_each_of_it_would_get_alone() {
         assert_eq!(shared, expected, "{node}");
         assert_eq!(decode_op(shared[0].clone()).unwrap(), Some(Op::Reset));
     }
+}
+
+#[tokio::test]
+async fn a_watcher_that_lingers_holds_no_more_than_a_bounded_number_of_endpoints() {
+    const ENDPOINTS: usize = 1_000;
+    let slice = |generation: usize| -> EndpointSlice {
+        let endpoint = |index: usize| {
+            let address = format!("10.{}.{}.{}", generation % 2, index / 250, index % 250 + 1);
+            serde_json::json!({"address": address})
+        };
+        from_json(serde_json::json!({
+            "key": {"namespace": "default", "name": "large"}, "service": "large",
+            "addressType": "IPv4", "endpoints": (0..ENDPOINTS).map(endpoint).collect::<Vec<_>>(),
+        }))
+    };
+    let store = cluster();
+    let mut lingering = LocalWatch::new(&store, "node-1", wants());
+    lingering.next().await.unwrap().for_each(drop);
+    for generation in 0..200 {
+        let changes = vec![ObjectChange::Set(slice(generation).into())];
+        assert!(store.apply(Batch { changes, synced: true }).is_some());
+    }
+    let kept = store.size().log_changes;
+    assert!(kept > 0 && kept * ENDPOINTS <= LOG_ENDPOINTS_MAX, "{kept} changes are kept");
+    // When it comes back it gets everything, and is up to date.
+    assert_eq!(lingering.next().await.unwrap().next(), Some(Op::Reset));
 }

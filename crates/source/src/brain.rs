@@ -11,6 +11,7 @@ mod assemble;
 mod connect;
 mod global_client;
 mod local_client;
+mod taking;
 
 pub use connect::{BrainOptions, ClientTls, ConnectError};
 pub use global_client::GlobalClient;

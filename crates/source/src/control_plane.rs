@@ -299,9 +299,10 @@ impl ControlPlane {
             pass.services.extend(affected);
         }
         pass.services.extend(self.ledger.declare(&claimant, &declared));
-        let same_selector = previous
-            .as_ref()
-            .is_some_and(|previous| previous.declared.selector == declared.selector);
+        let same_selector = previous.as_ref().is_some_and(|previous| {
+            previous.declared.selector == declared.selector
+                && previous.declared.external_name.is_none() == declared.external_name.is_none()
+        });
         let mut entry = ServiceEntry {
             claimant,
             declared,

@@ -214,14 +214,22 @@ impl Worker {
         for ((file, object), problems) in store.duplicates {
             self.report.compared(&file, object, problems);
         }
-        let outcome = self.control_plane.apply(store.changes);
-        for (service, verdict) in outcome.verdicts {
+        let mut outcome = self.control_plane.apply(store.changes);
+        for (service, verdict) in std::mem::take(&mut outcome.verdicts) {
             self.report.judged(service, verdict);
         }
         let mut allocations_changed = outcome.allocations_changed;
         if !self.released && !self.root_missing && !self.report.has_unread_files() {
             self.released = true;
-            allocations_changed |= self.control_plane.release_undeclared();
+            if self.control_plane.release_undeclared() {
+                // Services may have waited for what became free just now.
+                let waited = self.control_plane.apply([]);
+                for (service, verdict) in waited.verdicts {
+                    self.report.judged(service, verdict);
+                }
+                outcome.changes.extend(waited.changes);
+                allocations_changed = true;
+            }
         }
         if allocations_changed {
             self.save();

@@ -33,7 +33,6 @@
 //! # Ok(()) }
 //! ```
 
-mod backoff;
 mod connect;
 mod health;
 mod kinds;

@@ -10,6 +10,7 @@
 //!   object stands;
 //! - `synced` is true from the batch on that completes the first full state, even an empty one.
 
+mod backoff;
 pub mod brain;
 pub mod control_plane;
 pub mod dir;

@@ -493,3 +493,50 @@ async fn the_source_ends_when_nobody_listens() {
     drop(batches);
     tokio::time::timeout(PATIENCE, task).await.expect("the source must end").unwrap();
 }
+
+#[test]
+fn addresses_of_services_that_are_gone_serve_those_that_are_new() {
+    let (_dir, root) = root();
+    let state = tempfile::tempdir().unwrap();
+    let options = || DirOptions {
+        // Room for very few.
+        service_cidrs: vec!["10.7.0.0/30".parse().unwrap()],
+        state_dir: Some(state.path().to_owned()),
+        ..DirOptions::default()
+    };
+    let load = || {
+        let status = Arc::new(Status::default());
+        let batch = DirSource::new(&root, options(), Arc::clone(&status)).load_once();
+        assert_eq!(status.problems(), [], "{batch:?}");
+        batch
+    };
+    let names = |first: char| [format!("{first}-1"), format!("{first}-2")];
+    for first in ['a', 'b'] {
+        let texts = names(first).map(|name| service(&name, ""));
+        std::fs::write(root.join("all.yaml"), texts.join("---\n")).unwrap();
+        assert_eq!(load().changes.len(), 2, "the services {first} get addresses");
+    }
+}
+
+#[test]
+fn a_service_that_was_a_name_gets_its_endpoints_when_it_becomes_one() {
+    let (_dir, root) = root();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let path = root.join("web.yaml");
+    let selector = "  selector: {app: web}\n";
+    let external = format!("  type: ExternalName\n  externalName: db.example\n{selector}");
+    std::fs::write(&path, service("web", &external)).unwrap();
+    std::fs::write(root.join("pod.yaml"), pod("web-1", "10.0.0.1")).unwrap();
+    runtime.block_on(async {
+        let mut running = Running::start_with(&root, with_cidr(None));
+        let slices = |running: &Running| {
+            running.objects.values().filter(|it| matches!(it, Object::EndpointSlice(_))).count()
+        };
+        running.next().await;
+        assert_eq!(slices(&running), 0);
+        replace(&path, &service("web", selector));
+        while slices(&running) == 0 {
+            running.next().await;
+        }
+    });
+}

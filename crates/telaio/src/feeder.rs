@@ -105,6 +105,7 @@ impl Feeder {
             monitor,
             stopped,
             first: Some(first_sender),
+            own_node: OwnNode::default(),
         };
         let thread = std::thread::Builder::new()
             .name("telaio-feed".into())
@@ -152,6 +153,14 @@ struct Feed {
     monitor: Arc<Monitor>,
     stopped: watch::Receiver<bool>,
     first: Option<oneshot::Sender<()>>,
+    /// Whether the source knows our own node, and whether it has named it since a reset.
+    own_node: OwnNode,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct OwnNode {
+    known: bool,
+    missing: bool,
 }
 
 impl Feed {
@@ -205,12 +214,21 @@ impl Feed {
         Ok(())
     }
 
-    fn note_own_node(&self, node: &str, op: &Op) {
+    /// Follows whether our own node is about to go. After a reset the whole state comes again: a node
+    /// that was known and does not come with it was deleted while nobody told us.
+    fn note_own_node(&mut self, node: &str, op: &Op) {
         match op {
+            Op::Reset => self.own_node.missing = self.own_node.known,
             Op::SetObject(Object::Node(object)) if &*object.meta.key.name == node => {
+                self.own_node = OwnNode { known: true, missing: false };
                 self.monitor.set_node_leaving(object.is_leaving());
             }
             Op::DeleteObject(object) if object.kind == Kind::Node && &*object.key.name == node => {
+                self.own_node = OwnNode::default();
+                self.monitor.set_node_leaving(true);
+            }
+            Op::Sync if self.own_node.missing => {
+                self.own_node = OwnNode::default();
                 self.monitor.set_node_leaving(true);
             }
             _ => {}

@@ -38,6 +38,7 @@ impl Plane {
             Self::Ingress => &[
                 Kind::Service,
                 Kind::EndpointSlice,
+                Kind::Node,
                 Kind::Override,
                 Kind::Ingress,
                 Kind::IngressClass,

@@ -8,7 +8,7 @@ use telaio_model::{Kind, Op};
 
 /// Takes an operation as both clients do: it may be refused, and must not panic. What is understood
 /// can be sent on, and then says the same again.
-pub fn take(item: OpItem) {
+pub(crate) fn take(item: OpItem) {
     if let Ok(Some(op)) = local::decode_op(item.clone())
         && let Ok(again) = local::encode_op(&op)
     {
@@ -28,7 +28,7 @@ pub fn take(item: OpItem) {
 
 /// Takes bytes as a whole operation, and as the content of an operation on the set that the first
 /// byte chooses.
-pub fn take_bytes(bytes: &[u8]) {
+pub(crate) fn take_bytes(bytes: &[u8]) {
     if let Ok(item) = OpItem::decode(bytes) {
         take(item);
     }

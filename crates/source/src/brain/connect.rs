@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use telaio_api::proto::localv1::Set;
-use telaio_model::hash::StableHash;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 /// The files by which a client proves its name and knows the brain's.
@@ -25,14 +25,26 @@ pub struct BrainOptions {
     pub tls: Option<ClientTls>,
     /// Further sets than those that KPNG sends.
     pub sets: Vec<Set>,
-    /// The longest pause between two attempts.
+    /// The shortest pause between two attempts.
+    pub backoff_min: Duration,
+    /// The longest.
     pub backoff_max: Duration,
 }
 
 impl BrainOptions {
     /// Plain options for a URL.
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), tls: None, sets: Vec::new(), backoff_max: Duration::from_secs(10) }
+        Self {
+            url: url.into(),
+            tls: None,
+            sets: Vec::new(),
+            backoff_min: Duration::from_millis(100),
+            backoff_max: Duration::from_secs(10),
+        }
+    }
+
+    pub(super) fn backoff(&self) -> Backoff {
+        Backoff::new(self.backoff_min, self.backoff_max)
     }
 
     pub(super) fn set_numbers(&self) -> Vec<i32> {
@@ -121,52 +133,4 @@ pub(super) async fn connect(options: &BrainOptions) -> Result<Channel, ConnectEr
         endpoint = endpoint.tls_config(config).map_err(failed)?;
     }
     endpoint.connect().await.map_err(failed)
-}
-
-/// Pauses that double up to a bound, each shortened by up to half so that many nodes do not come
-/// back at once.
-#[derive(Debug)]
-pub(super) struct Backoff {
-    attempt: u32,
-    max: Duration,
-    seed: u64,
-}
-
-const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-
-impl Backoff {
-    /// A back-off whose jitter differs from node to node.
-    pub(super) fn new(max: Duration, who: &str) -> Self {
-        let pid = u64::from(std::process::id());
-        Self { attempt: 0, max, seed: StableHash::new().text(who).finish() ^ pid }
-    }
-
-    pub(super) fn reset(&mut self) {
-        self.attempt = 0;
-    }
-
-    pub(super) fn next(&mut self) -> Duration {
-        let full = BACKOFF_FIRST.saturating_mul(1 << self.attempt.min(16)).min(self.max);
-        self.attempt = self.attempt.saturating_add(1);
-        self.seed = StableHash::new().bytes(&self.seed.to_be_bytes()).finish();
-        let share = f64::from(u32::try_from(self.seed & 0xffff).unwrap_or(0)) / 65_536.0;
-        full.mul_f64(1.0 - share / 2.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_to_the_bound_and_begin_anew_after_success() {
-        let mut backoff = Backoff::new(Duration::from_secs(2), "node-1");
-        let pauses: Vec<_> = (0..20).map(|_| backoff.next()).collect();
-        assert!(pauses[0] <= BACKOFF_FIRST && pauses[0] >= BACKOFF_FIRST / 2);
-        assert!(pauses[10..].iter().all(|it| (1..=2).contains(&it.as_secs())
-            && *it <= Duration::from_secs(2)
-            && *it >= Duration::from_secs(1)));
-        backoff.reset();
-        assert!(backoff.next() <= BACKOFF_FIRST);
-    }
 }

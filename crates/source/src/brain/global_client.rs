@@ -8,7 +8,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::assemble::Assembler;
-use super::connect::{Backoff, BrainOptions, ConnectError, connect};
+use super::connect::{BrainOptions, ConnectError, connect};
+use super::taking::Taking;
+use crate::backoff::Backoff;
 use crate::{Batch, Status};
 
 /// Follows the raw cluster at a brain, for ever.
@@ -16,21 +18,23 @@ pub struct GlobalClient {
     options: BrainOptions,
     status: Arc<Status>,
     assembler: Assembler,
+    taking: Taking,
 }
 
 impl GlobalClient {
     /// A client that connects when it runs.
     pub fn new(options: BrainOptions, status: Arc<Status>) -> Self {
-        Self { options, status, assembler: Assembler::default() }
+        let taking = Taking::new(&options.url, Arc::clone(&status));
+        Self { options, status, assembler: Assembler::default(), taking }
     }
 
     /// Sends batches until nobody takes them any more.
     pub async fn run(mut self, batches: mpsc::Sender<Batch>) {
-        let mut backoff = Backoff::new(self.options.backoff_max, &self.options.url);
+        let mut backoff = self.options.backoff();
         while !batches.is_closed() {
             let Err(error) = self.follow(&batches, &mut backoff).await else { return };
             self.status.lost();
-            let pause = backoff.next();
+            let pause = backoff.next_wait();
             tracing::warn!(%error, ?pause, "no contact with the brain; trying again");
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
@@ -42,7 +46,7 @@ impl GlobalClient {
     /// The whole state, once; for commands that run once.
     pub async fn load_once(mut self) -> Result<Batch, ConnectError> {
         let (batches, mut received) = mpsc::channel(1);
-        let mut backoff = Backoff::new(self.options.backoff_max, &self.options.url);
+        let mut backoff = self.options.backoff();
         let url = self.options.url.clone();
         tokio::select! {
             ended = self.follow(&batches, &mut backoff) => {
@@ -67,16 +71,16 @@ impl GlobalClient {
             client.watch(ReceiverStream::new(outbound))
         );
         let mut operations = operations.map_err(refused)?.into_inner();
+        self.taking.restart();
         loop {
             let item = tokio::select! {
                 item = operations.message() => item.map_err(refused)?,
                 () = batches.closed() => return Ok(()),
             };
             let item = item.ok_or_else(|| ConnectError::Ended { url: url.clone() })?;
-            let op = global::decode_op(item)
-                .map_err(|source| ConnectError::Protocol { url: url.clone(), source })?;
-            match op {
+            match self.taking.take(item, global::decode_op)? {
                 Some(GlobalOp::Sync) => {
+                    self.taking.complete();
                     let changes = self.assembler.take_changes();
                     self.status.touch();
                     self.status.set_synced();

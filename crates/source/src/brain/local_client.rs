@@ -9,11 +9,10 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-use super::connect::{Backoff, BrainOptions, ConnectError, connect};
+use super::connect::{BrainOptions, ConnectError, connect};
+use super::taking::Taking;
 use crate::Status;
-
-/// How many operations one difference may have.
-const OPS_MAX: usize = 20_000_000;
+use crate::backoff::Backoff;
 
 /// An open watch.
 struct Connection {
@@ -28,14 +27,16 @@ pub struct LocalClient {
     status: Arc<Status>,
     connection: Option<Connection>,
     backoff: Backoff,
+    taking: Taking,
 }
 
 impl LocalClient {
     /// A client for this node; it connects when the first difference is asked for.
     pub fn new(options: BrainOptions, node: impl Into<Arc<str>>, status: Arc<Status>) -> Self {
         let node = node.into();
-        let backoff = Backoff::new(options.backoff_max, &node);
-        Self { options, node, status, connection: None, backoff }
+        let backoff = options.backoff();
+        let taking = Taking::new(&options.url, Arc::clone(&status));
+        Self { options, node, status, connection: None, backoff, taking }
     }
 
     /// The next complete difference, ended by `Sync`; the first after each connect begins with
@@ -45,7 +46,7 @@ impl LocalClient {
             match self.try_next().await {
                 Ok(ops) => return ops,
                 Err(error) => {
-                    let pause = self.backoff.next();
+                    let pause = self.backoff.next_wait();
                     tracing::warn!(%error, ?pause, "no contact with the brain; trying again");
                     tokio::time::sleep(pause).await;
                 }
@@ -78,9 +79,12 @@ impl LocalClient {
                 connection
             }
             Some(_) => return Err(ConnectError::Ended { url: url.clone() }),
-            None => Self::open(&self.options, request).await?,
+            None => {
+                self.taking.restart();
+                Self::open(&self.options, request).await?
+            }
         };
-        let ops = Self::collect(url, &mut connection).await?;
+        let ops = Self::collect(url, &mut connection, &mut self.taking).await?;
         self.connection = Some(connection);
         Ok(ops)
     }
@@ -98,23 +102,23 @@ impl LocalClient {
         Ok(Connection { requests, operations: operations.into_inner() })
     }
 
-    async fn collect(url: &str, connection: &mut Connection) -> Result<Vec<Op>, ConnectError> {
+    async fn collect(
+        url: &str,
+        connection: &mut Connection,
+        taking: &mut Taking,
+    ) -> Result<Vec<Op>, ConnectError> {
         let mut ops = Vec::new();
         loop {
             let item = connection.operations.message().await.map_err(|status| {
                 ConnectError::Refused { url: url.to_owned(), status: Box::new(status) }
             })?;
             let item = item.ok_or_else(|| ConnectError::Ended { url: url.to_owned() })?;
-            let op = local::decode_op(item)
-                .map_err(|source| ConnectError::Protocol { url: url.to_owned(), source })?;
-            let Some(op) = op else { continue };
+            let Some(op) = taking.take(item, local::decode_op)? else { continue };
             let complete = op == Op::Sync;
             ops.push(op);
             if complete {
+                taking.complete();
                 return Ok(ops);
-            }
-            if ops.len() >= OPS_MAX {
-                return Err(ConnectError::TooMuch { url: url.to_owned(), max: OPS_MAX });
             }
         }
     }

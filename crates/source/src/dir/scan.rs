@@ -217,8 +217,8 @@ impl Scanner {
                     self.problem(path, message, seen, findings);
                 }
             }
-            Err(error) if is_manifest => {
-                // What was read of it before stands.
+            Err(error) if is_manifest || !self.known_below(path).is_empty() => {
+                // What was read of it, or below it, before stands.
                 self.problem(path, format!("cannot be read: {error}"), seen, findings);
                 seen.extend(self.known_below(path));
             }
@@ -253,6 +253,7 @@ impl Scanner {
             Ok(real) => real,
             Err(error) => {
                 self.problem(path, format!("cannot be read: {error}"), seen, findings);
+                seen.extend(self.known_below(path));
                 return;
             }
         };

@@ -18,7 +18,6 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::backoff::{Backoff, shortened};
 use super::health::{self, Health};
 use super::kinds::{DecodedValue, Named, WatchedKind};
 use super::known::{Known, Vanished};
@@ -26,6 +25,7 @@ use super::lines::Lines;
 use super::options::KubeOptions;
 use super::trouble::{Trouble, with_causes};
 use crate::Problem;
+use crate::backoff::{Backoff, shortened};
 use crate::manifest::Context;
 
 /// Changes are sent on in pieces of at most this many.

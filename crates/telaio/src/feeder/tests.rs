@@ -125,3 +125,19 @@ async fn the_own_nodes_leaving_is_noted_and_anothers_is_not() {
         tokio::task::yield_now().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_does_not_come_back_with_a_whole_state_is_leaving() {
+    let mut meta = Meta::named(ObjectKey::cluster("loom-a"));
+    meta.labels.insert("topology.kubernetes.io/zone".into(), "north".into());
+    let own = Node { meta, addresses: vec![], pod_cidrs: vec![], taints: vec![], deleting: false };
+    let mut stage = stage(vec![], vec![ObjectChange::Set(own.into())]);
+    assert!(matches!(stage.feeder.next_event().await, FeederEvent::FirstState));
+    // Without its node the watcher has another zone, so it begins anew: no deletion is sent.
+    let own = telaio_model::ObjectRef::new(Kind::Node, ObjectKey::cluster("loom-a"));
+    stage.store.apply(Batch { changes: vec![ObjectChange::Delete(own)], synced: true });
+    while !stage.monitor.health().node_leaving {
+        tokio::task::yield_now().await;
+    }
+    assert!(!stage.notes.0.lock().ops.contains(&"op other"));
+}

@@ -6,29 +6,29 @@ use std::time::Duration;
 /// Waits that double up to a limit, each shortened by chance by up to a half, so that a thousand
 /// nodes which lost the API server together do not come back together.
 #[derive(Debug, Clone)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     min: Duration,
     max: Duration,
     failures: u32,
 }
 
 impl Backoff {
-    pub(super) fn new(min: Duration, max: Duration) -> Self {
+    pub(crate) fn new(min: Duration, max: Duration) -> Self {
         Self { min, max: max.max(min), failures: 0 }
     }
 
     /// Something went well: the next wait is short again.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
     /// How often it failed since the last success.
-    pub(super) fn failures(&self) -> u32 {
+    pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
 
     /// The wait before the next try.
-    pub(super) fn next_wait(&mut self) -> Duration {
+    pub(crate) fn next_wait(&mut self) -> Duration {
         let doubled = self.min.saturating_mul(1 << self.failures.min(16));
         self.failures = self.failures.saturating_add(1);
         shortened(doubled.min(self.max))
@@ -36,7 +36,7 @@ impl Backoff {
 }
 
 /// Between half and all of a duration, by chance: `std` seeds its hash maps so.
-pub(super) fn shortened(full: Duration) -> Duration {
+pub(crate) fn shortened(full: Duration) -> Duration {
     let bits = RandomState::new().hash_one(0) as u32;
     full.mul_f64(1.0 - f64::from(bits) / f64::from(u32::MAX) / 2.0)
 }
