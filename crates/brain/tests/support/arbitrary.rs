@@ -12,8 +12,8 @@ use telaio_model::{
 
 use super::{ip, key, node, port, service, slice_port};
 
-/// The nodes that there may be. `n9` never exists as an object.
-pub const NODES: [&str; 4] = ["n0", "n1", "n2", "n9"];
+/// The nodes that there may be. Endpoints run on the first three; `n9` never exists as an object.
+pub const NODES: [&str; 6] = ["n0", "n1", "n2", "n7", "n8", "n9"];
 const SERVICES: [&str; 3] = ["a", "b", "c"];
 const PODS: u8 = 6;
 
@@ -187,7 +187,7 @@ pub fn any_object() -> impl Strategy<Value = Object> {
     prop_oneof![
         4 => any_service().prop_map(Object::from),
         6 => any_slice().prop_map(Object::from),
-        1 => (select(NODES[..3].to_vec()), zone).prop_map(|(name, zone)| node(name, zone).into()),
+        1 => (select(NODES[..5].to_vec()), zone).prop_map(|(name, zone)| node(name, zone).into()),
         1 => any_override().prop_map(Object::from),
         1 => label.prop_map(|label| {
             let mut meta = Meta::named(ObjectKey::cluster("default"));
@@ -214,7 +214,7 @@ fn any_ref() -> impl Strategy<Value = ObjectRef> {
     let refs = SERVICES.map(|name| ObjectRef::new(Kind::Service, key(name)));
     let slices =
         ["s1", "s2", "s3", "s4"].map(|name| ObjectRef::new(Kind::EndpointSlice, key(name)));
-    let nodes = ["n0", "n1"].map(|name| ObjectRef::new(Kind::Node, ObjectKey::cluster(name)));
+    let nodes = ["n0", "n1", "n7"].map(|name| ObjectRef::new(Kind::Node, ObjectKey::cluster(name)));
     let others = [
         ObjectRef::new(Kind::Override, key("o1")),
         ObjectRef::new(Kind::Override, key("o2")),

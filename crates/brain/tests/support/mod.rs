@@ -13,6 +13,7 @@ pub mod arbitrary;
 pub mod follower;
 pub mod net;
 pub mod reference;
+pub mod watchers;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -248,4 +249,14 @@ pub fn delete(refs: impl IntoIterator<Item = ObjectRef>) -> Batch {
 /// The family of an address.
 pub fn family(address: IpAddr) -> IpFamily {
     IpFamily::of(address)
+}
+
+/// A complete batch.
+pub fn batch(changes: Vec<ObjectChange>) -> Batch {
+    Batch { changes, synced: true }
+}
+
+/// `default/web` with one ready endpoint at this address.
+pub fn web_at(address: &str) -> Object {
+    web_slice("web-1", vec![pod("p", address, "n1")]).into()
 }

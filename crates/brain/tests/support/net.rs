@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use telaio_api::local;
+use telaio_api::proto::globalv1;
 use telaio_api::proto::localv1::sets_client::SetsClient;
-use telaio_api::proto::localv1::{OpItem, Set, WatchReq};
+use telaio_api::proto::localv1::{OpItem, Set, WatchReq, op_item};
 use telaio_brain::{ApiServer, Authorizer, LocalWatch, Store, Wants};
-use telaio_model::Op;
+use telaio_model::{Meta, Object, Op, TlsSecret};
 use telaio_source::brain::BrainOptions;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -20,6 +21,7 @@ use tonic::transport::{Channel, ServerTlsConfig};
 use tonic::{Status, Streaming};
 
 use super::follower::Follower;
+use super::{key, node, set, web, web_at};
 
 /// Awaits what must come; the bound only turns a hang into a failure.
 pub async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
@@ -159,5 +161,54 @@ pub fn wants(sets: &[Set]) -> Wants {
         serving_endpoints: sets.contains(&Set::ServingEndpoints),
         all_services: sets.contains(&Set::AllServices),
         kinds: sets.iter().filter_map(|it| telaio_api::sets::kind_of(*it)).collect::<BTreeSet<_>>(),
+    }
+}
+
+/// A store of one service with one endpoint.
+pub fn small_store() -> Arc<Store> {
+    let store = Store::new();
+    store.apply(set([web().into(), web_at("10.0.0.1"), node("n1", Some("z1")).into()]));
+    store
+}
+
+/// A certificate's secret.
+pub fn secret() -> Object {
+    TlsSecret {
+        meta: Meta::named(key("tls")),
+        certificate: Arc::from(&b"certificate"[..]),
+        private_key: Arc::from(&b"key"[..]),
+    }
+    .into()
+}
+
+/// Whether an operation gives it away.
+pub fn is_secret(op: &Op) -> bool {
+    matches!(op, Op::SetObject(Object::TlsSecret(_)))
+}
+
+/// What a first difference makes.
+pub fn replayed(ops: Vec<Op>) -> Follower {
+    let mut follower = Follower::default();
+    follower.replay(ops);
+    follower
+}
+
+/// What becomes of a first request to the Global API: the sets that came.
+pub async fn raw_over(
+    channel: tonic::transport::Channel,
+    sets: &[i32],
+) -> Result<Vec<i32>, tonic::Status> {
+    let (requests, outbound) = mpsc::channel(1);
+    requests.send(globalv1::GlobalWatchReq { sets: sets.to_vec() }).await.unwrap();
+    let mut client = globalv1::sets_client::SetsClient::new(channel);
+    let mut operations = client.watch(ReceiverStream::new(outbound)).await?.into_inner();
+    let mut sets = Vec::new();
+    loop {
+        let message = soon("a message comes", operations.message()).await?;
+        match message.ok_or_else(|| tonic::Status::cancelled("the stream has ended"))?.op.unwrap() {
+            op_item::Op::Sync(_) => return Ok(sets),
+            op_item::Op::Set(value) => sets.push(value.r#ref.unwrap().set),
+            op_item::Op::Reset(_) | op_item::Op::Delete(_) => {}
+        }
     }
 }
