@@ -204,6 +204,13 @@ impl Worker {
         let gone = findings.gone.into_iter().map(|path| (path, None));
         let read = load::load(findings.to_read, &self.ctx);
         let mut contents = Vec::with_capacity(gone.len() + read.len());
+        let read = read.into_iter().map(|(path, loaded)| {
+            if loaded.read_failed {
+                self.scanner.read_again(&path);
+            }
+            (path, loaded.content)
+        });
+        let read: Vec<_> = read.collect();
         for (path, content) in gone.chain(read) {
             let file: Arc<Path> = Arc::from(path);
             let problems = content.as_ref().map(|content| content.problems.clone());

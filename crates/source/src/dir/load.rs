@@ -12,8 +12,16 @@ use crate::manifest::{Context, FILE_BYTES_MAX, FileContent, Format, read_file_co
 /// Fewer files than this are not worth a further thread.
 const FILES_PER_THREAD_MIN: usize = 32;
 
-/// Reads files, in the order given; `None` for one that has gone meanwhile.
-pub(super) fn load(paths: Vec<PathBuf>, ctx: &Context) -> Vec<(PathBuf, Option<FileContent>)> {
+/// What came of reading a file.
+pub(super) struct Loaded {
+    /// What it holds; `None` for one that has gone meanwhile.
+    pub(super) content: Option<FileContent>,
+    /// The system would not let it be read, which may pass without the file changing.
+    pub(super) read_failed: bool,
+}
+
+/// Reads files, in the order given.
+pub(super) fn load(paths: Vec<PathBuf>, ctx: &Context) -> Vec<(PathBuf, Loaded)> {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = paths.len().div_ceil(FILES_PER_THREAD_MIN).clamp(1, cores);
     if threads == 1 {
@@ -28,7 +36,7 @@ pub(super) fn load(paths: Vec<PathBuf>, ctx: &Context) -> Vec<(PathBuf, Option<F
             contents.push((index, read(path, ctx)));
         }
     };
-    let mut contents: Vec<(usize, Option<FileContent>)> = std::thread::scope(|scope| {
+    let mut contents: Vec<(usize, Loaded)> = std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
         let mut contents = work();
         for other in others {
@@ -47,10 +55,11 @@ fn swap<A, B>((a, b): (A, B)) -> (B, A) {
     (b, a)
 }
 
-fn read(path: &Path, ctx: &Context) -> Option<FileContent> {
+fn read(path: &Path, ctx: &Context) -> Loaded {
     let name = path.display().to_string();
     let problem = |problem| Some(FileContent { objects: Vec::new(), problems: vec![problem] });
-    match read_bytes(path) {
+    let mut read_failed = false;
+    let content = match read_bytes(path) {
         Ok(Ok(bytes)) => {
             let format = Format::of(path).unwrap_or(Format::Yaml);
             Some(read_file_content(&name, &bytes, format, ctx))
@@ -58,10 +67,12 @@ fn read(path: &Path, ctx: &Context) -> Option<FileContent> {
         Ok(Err(size_bytes)) => problem(too_large(&name, size_bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
+            read_failed = true;
             let message = format!("cannot be read: {error}");
             problem(Problem { origin: name, object: None, field: None, message })
         }
-    }
+    };
+    Loaded { content, read_failed }
 }
 
 /// The bytes of a file, or its size if that is too large.

@@ -76,6 +76,8 @@ pub(super) struct Scanner {
     /// Each directory with its real path.
     dirs: BTreeMap<PathBuf, PathBuf>,
     files: BTreeMap<PathBuf, Stamp>,
+    /// Files that could not be read, to be tried again though they did not change.
+    again: BTreeSet<PathBuf>,
     /// Paths with a problem of their own.
     with_problems: BTreeSet<PathBuf>,
 }
@@ -87,6 +89,7 @@ impl Scanner {
             watches,
             dirs: BTreeMap::new(),
             files: BTreeMap::new(),
+            again: BTreeSet::new(),
             with_problems: BTreeSet::new(),
         }
     }
@@ -167,6 +170,11 @@ impl Scanner {
         }
     }
 
+    /// Notes that a file could not be read: the next scan finds it, changed or not.
+    pub(super) fn read_again(&mut self, path: &Path) {
+        self.again.insert(path.to_owned());
+    }
+
     /// Notes that the root is not there, and waits for it.
     fn look_at_root(&mut self, findings: &mut Findings) {
         let root = self.root.clone();
@@ -242,7 +250,8 @@ impl Scanner {
             return;
         }
         seen.insert(path.to_owned());
-        if read_anyway || known != Some(stamp) {
+        let again = self.again.remove(path);
+        if read_anyway || again || known != Some(stamp) {
             self.files.insert(path.to_owned(), stamp);
             findings.to_read.push(path.to_owned());
         }
@@ -318,4 +327,23 @@ fn list(path: &Path) -> io::Result<BTreeMap<OsString, bool>> {
         }
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_could_not_be_read_is_tried_again_though_it_did_not_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let file = root.join("a.yaml");
+        std::fs::write(&file, "# nothing").unwrap();
+        let mut scanner = Scanner::new(root, Watches::none());
+        assert_eq!(scanner.scan_all().to_read, std::slice::from_ref(&file));
+        assert_eq!(scanner.scan_all().to_read, [] as [PathBuf; 0]);
+        scanner.read_again(&file);
+        assert_eq!(scanner.scan_all().to_read, [file]);
+        assert_eq!(scanner.scan_all().to_read, [] as [PathBuf; 0]);
+    }
 }
