@@ -5,7 +5,8 @@
 //! - a [`FullStateCallback`], called with the whole view at each `Sync`, by way of a [`FullState`].
 //!
 //! Before either stands a [`FilterReset`], so that a new connection, which sends everything again,
-//! costs the backend only what differs. [`pipe`] puts several callbacks behind one view. A
+//! costs the backend only what differs. [`pipe`] puts several callbacks behind one view, and an
+//! [`Inbox`] stands between a callback and a sync loop. A
 //! [`Backend`] ties sink, flags and set-up together under a name in a [`Registry`].
 //! [`serviceevents`] tells a backend about single addresses and ports.
 
@@ -14,6 +15,7 @@ pub mod decoder;
 pub mod filter_reset;
 pub mod flags;
 pub mod full_state;
+pub mod inbox;
 pub mod pipe;
 pub mod serviceevents;
 pub mod sink;
@@ -26,5 +28,6 @@ pub use decoder::{Decoder, DecoderSink};
 pub use filter_reset::FilterReset;
 pub use flags::{FlagError, FlagSpec, FlagValues};
 pub use full_state::{Changed, FullState, FullStateCallback, State};
+pub use inbox::{Inbox, News};
 pub use pipe::{Pipe, Strategy};
 pub use sink::{Sink, SinkError};

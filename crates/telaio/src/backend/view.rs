@@ -1,19 +1,17 @@
 //! The backend `view`: it prints the node view instead of programming it.
 //!
 //! For people who want to see, and for whoever writes the next backend: it is the smallest one that
-//! does everything a backend does. A sink takes the view's differences and leaves them in a map; the
+//! does everything a backend does. A sink leaves the view's differences in an inbox; the
 //! sync loop takes them from there, compiles the services concerned, and applies the difference. Only
 //! what "apply" does is special: it prints, one YAML document a sync.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use serde::Serialize;
 use telaio_model::{ObjectKey, ServiceEndpoints};
 use telaio_reconcile::kpng::{
-    Backend, Changed, FilterReset, FlagError, FlagSpec, FlagValues, FullState, Sink, SinkError,
-    State,
+    Backend, FilterReset, FlagError, FlagSpec, FlagValues, FullState, Inbox, Sink, SinkError,
 };
 use telaio_reconcile::target::compile_by_parts;
 use telaio_reconcile::{
@@ -45,10 +43,6 @@ struct ViewChange<'a> {
 }
 
 type Services = BTreeMap<ObjectKey, ServiceEndpoints>;
-
-/// What changed and no sync has taken up yet: the newest of each service, `None` for one that is gone.
-/// Bounded by the number of services.
-type Pending = Arc<Mutex<BTreeMap<ObjectKey, Option<ServiceEndpoints>>>>;
 
 /// Prints services.
 struct ViewTarget {
@@ -101,16 +95,16 @@ impl PartialTarget for ViewTarget {
 
 /// The view as the last sync left it, and what came since.
 struct ViewSyncer {
-    pending: Pending,
+    inbox: Inbox,
     services: Services,
     reconciler: PartReconciler<ViewTarget>,
 }
 
 impl Syncer for ViewSyncer {
     fn sync(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
-        let pending = std::mem::take(&mut *self.pending.lock());
-        let mut changed = Vec::with_capacity(pending.len());
-        for (key, entry) in pending {
+        let news = self.inbox.take().services;
+        let mut changed = Vec::with_capacity(news.len());
+        for (key, entry) in news {
             match entry {
                 Some(entry) => drop(self.services.insert(key.clone(), entry)),
                 None => drop(self.services.remove(&key)),
@@ -130,7 +124,7 @@ impl Syncer for ViewSyncer {
 /// The backend.
 pub(super) struct ViewBackend {
     context: BackendContext,
-    pending: Pending,
+    inbox: Inbox,
     syncs: Option<SyncHandle>,
 }
 
@@ -139,7 +133,7 @@ impl ViewBackend {
     pub(super) const NAME: &str = "view";
 
     pub(super) fn new(context: BackendContext) -> Self {
-        Self { context, pending: Pending::default(), syncs: None }
+        Self { context, inbox: Inbox::default(), syncs: None }
     }
 
     fn handle(&self) -> Result<&SyncHandle, SinkError> {
@@ -163,7 +157,7 @@ impl Backend for ViewBackend {
     fn setup(&mut self) -> Result<(), SinkError> {
         let target = ViewTarget { output: Arc::clone(&self.context.output) };
         let syncer = ViewSyncer {
-            pending: Arc::clone(&self.pending),
+            inbox: self.inbox.clone(),
             services: Services::new(),
             reconciler: PartReconciler::new(target),
         };
@@ -187,15 +181,13 @@ impl Backend for ViewBackend {
     }
 
     fn sink(self: Box<Self>) -> Box<dyn Sink> {
-        let Self { context, pending, syncs } = *self;
-        let take = move |state: &State, changed: &Changed| {
-            let handle = syncs.as_ref().ok_or_else(|| SinkError::Setup("not set up".into()))?;
-            let entries = changed.services.iter().map(|key| (key.clone(), state.get(key).cloned()));
-            pending.lock().extend(entries);
-            handle.notify();
-            Ok(())
+        let Self { context, inbox, syncs } = *self;
+        let notify = move || {
+            if let Some(handle) = &syncs {
+                handle.notify();
+            }
         };
-        Box::new(FilterReset::new(FullState::new(context.node, take)))
+        Box::new(FilterReset::new(FullState::new(context.node, inbox.callback(notify))))
     }
 }
 

@@ -1,0 +1,23 @@
+//! The Linux kernel by netlink, without any program in between.
+//!
+//! - [`socket`] and [`wire`]: messages and attributes, and a socket that sends and receives them;
+//! - [`netns`]: network namespaces with names;
+//! - [`addresses`]: the machine's own addresses;
+//! - [`conntrack`]: the table of flows;
+//! - [`original_dst`]: where a redirected connection wanted to go;
+//! - [`nftables`]: a small typed encoder, batches that are one transaction, reading back, watching.
+//!
+//! The only crate on Linux with `unsafe` in it, and there only around system calls. It knows nothing
+//! of services or pods.
+#![cfg(target_os = "linux")]
+
+pub mod addresses;
+pub mod conntrack;
+mod error;
+pub mod netns;
+pub mod nftables;
+pub mod original_dst;
+pub mod socket;
+pub mod wire;
+
+pub use error::NetlinkError;

@@ -1,0 +1,267 @@
+//! Reading back what is there.
+
+use super::decode;
+use super::expression::{Expression, Verdict};
+use super::numbers::{self, Family, HEADER_LEN, chain, data, element, header, rule, set, table};
+use super::transport::Nftables;
+use crate::error::NetlinkError;
+use crate::socket::{NLM_F_DUMP, NLM_F_REQUEST};
+use crate::wire::{Attributes, Message, Writer};
+
+/// How often a listing is begun anew because the ruleset changed meanwhile.
+const ATTEMPTS_MAX: u32 = 20;
+
+/// A chain as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadChain {
+    /// Its name.
+    pub name: String,
+    /// For base chains: kind, number of the hook, priority.
+    pub base: Option<(String, u32, i32)>,
+}
+
+/// A rule as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadRule {
+    /// Its chain.
+    pub chain: String,
+    /// Its comment, if it has one.
+    pub comment: Option<String>,
+    /// Its expressions; `None` if it has some that we never use.
+    pub expressions: Option<Vec<Expression>>,
+}
+
+/// A set or map as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadSet {
+    /// Its name.
+    pub name: String,
+    /// How many elements it may have; 0: any number.
+    pub size: u32,
+    /// The length of a key.
+    pub key_len: u32,
+    /// The length of a value, 0 for sets.
+    pub data_len: u32,
+}
+
+/// An element as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadElement<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The value, in maps of values.
+    pub value: Option<&'a [u8]>,
+    /// The verdict, in maps of verdicts.
+    pub verdict: Option<(i32, Option<&'a str>)>,
+    /// Time-out and what is left of it.
+    pub timeout_ms: Option<(u64, u64)>,
+}
+
+impl ReadElement<'_> {
+    /// The verdict, in maps of verdicts.
+    pub fn verdict(&self) -> Option<Verdict> {
+        let (code, chain) = self.verdict?;
+        Verdict::from_code(code, chain)
+    }
+}
+
+impl Nftables {
+    /// Whether there is such a table.
+    pub fn has_table(&mut self, family: Family, name: &str) -> Result<bool, NetlinkError> {
+        Ok(self.tables()?.iter().any(|(its, its_name)| *its == family && its_name == name))
+    }
+
+    /// Every table of the families that we know.
+    pub fn tables(&mut self) -> Result<Vec<(Family, String)>, NetlinkError> {
+        let mut found = Vec::new();
+        self.list_all(numbers::GET_TABLE, 0, "listing tables", |_| {}, |message, first| {
+            if first {
+                found.clear();
+            }
+            let family = message.body.first().copied().and_then(Family::from_number);
+            let name = message.attributes(HEADER_LEN).str(table::NAME);
+            found.extend(family.zip(name.map(str::to_owned)));
+        })?;
+        Ok(found)
+    }
+
+    /// The chains of a table.
+    pub fn chains(&mut self, family: Family, of: &str) -> Result<Vec<ReadChain>, NetlinkError> {
+        let mut found = Vec::new();
+        let family = family.number();
+        self.list_all(numbers::GET_CHAIN, family, "listing chains", |_| {}, |message, first| {
+            if first {
+                found.clear();
+            }
+            let attributes = message.attributes(HEADER_LEN);
+            if attributes.str(chain::TABLE) == Some(of) {
+                found.extend(read_chain(attributes));
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// The rules of a table, by chain in the order of their evaluation.
+    pub fn rules(&mut self, family: Family, of: &str) -> Result<Vec<ReadRule>, NetlinkError> {
+        let mut found = Vec::new();
+        let filter = |writer: &mut Writer| writer.put_str(rule::TABLE, of);
+        let family = family.number();
+        self.list_all(numbers::GET_RULE, family, "listing rules", filter, |message, first| {
+            if first {
+                found.clear();
+            }
+            let attributes = message.attributes(HEADER_LEN);
+            // A kernel that does not filter lists every table's.
+            if attributes.str(rule::TABLE) == Some(of) {
+                found.extend(read_rule(attributes));
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// The sets and maps of a table.
+    pub fn sets(&mut self, family: Family, of: &str) -> Result<Vec<ReadSet>, NetlinkError> {
+        let mut found = Vec::new();
+        let filter = |writer: &mut Writer| writer.put_str(set::TABLE, of);
+        let family = family.number();
+        self.list_all(numbers::GET_SET, family, "listing sets", filter, |message, first| {
+            if first {
+                found.clear();
+            }
+            let attributes = message.attributes(HEADER_LEN);
+            if attributes.str(set::TABLE) == Some(of) {
+                found.extend(read_set(attributes));
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// The elements of a set, one after the other; `begin` is called when listing begins (anew).
+    pub fn elements(
+        &mut self,
+        family: Family,
+        table: &str,
+        name: &str,
+        mut each: impl FnMut(Option<&ReadElement<'_>>),
+    ) -> Result<(), NetlinkError> {
+        let filter = |writer: &mut Writer| {
+            writer.put_str(element::TABLE, table);
+            writer.put_str(element::SET, name);
+        };
+        let family = family.number();
+        each(None);
+        self.list_all(numbers::GET_ELEMENT, family, "listing elements", filter, |message, first| {
+            if first {
+                each(None);
+            }
+            let Some(list) = message.attributes(HEADER_LEN).nested(element::ELEMENTS) else {
+                return;
+            };
+            for (_, value) in list {
+                if let Some(item) = read_element(Attributes(value)) {
+                    each(Some(&item));
+                }
+            }
+        })
+    }
+
+    /// Lists, and begins anew while the ruleset changes under it. `each` is told with its first
+    /// message that what it had before does not count.
+    fn list_all(
+        &mut self,
+        message_type: u16,
+        family: u8,
+        doing: &'static str,
+        filter: impl Fn(&mut Writer),
+        mut each: impl FnMut(&Message<'_>, bool),
+    ) -> Result<(), NetlinkError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let sequence = self.socket.next_sequence();
+            let mut writer = Writer::new();
+            writer.begin(message_type, NLM_F_REQUEST | NLM_F_DUMP, sequence, &header(family, 0));
+            filter(&mut writer);
+            writer.end();
+            self.socket.send(writer.finish()?, doing)?;
+            let mut first = true;
+            let listed = self.socket.list(sequence, doing, |message| {
+                each(message, first);
+                first = false;
+                Ok(())
+            });
+            match listed {
+                Err(NetlinkError::Interrupted) => {}
+                other => return other,
+            }
+        }
+        Err(NetlinkError::Interrupted)
+    }
+}
+
+fn read_chain(attributes: Attributes<'_>) -> Option<ReadChain> {
+    let base = attributes.nested(chain::HOOK).and_then(|hook| {
+        Some((
+            attributes.str(chain::TYPE)?.to_owned(),
+            hook.be32(chain::HOOK_NUMBER)?,
+            hook.be32(chain::HOOK_PRIORITY)?.cast_signed(),
+        ))
+    });
+    Some(ReadChain { name: attributes.str(chain::NAME)?.to_owned(), base })
+}
+
+fn read_rule(attributes: Attributes<'_>) -> Option<ReadRule> {
+    Some(ReadRule {
+        chain: attributes.str(rule::CHAIN)?.to_owned(),
+        comment: attributes.get(rule::USERDATA).and_then(comment),
+        expressions: decode::expressions(attributes.get(rule::EXPRESSIONS).unwrap_or_default()),
+    })
+}
+
+/// The comment within a rule's user data: entries of type, length, value.
+fn comment(mut bytes: &[u8]) -> Option<String> {
+    while let [kind, length, rest @ ..] = bytes {
+        let value = rest.get(..usize::from(*length))?;
+        if *kind == rule::USERDATA_COMMENT {
+            let text = value.strip_suffix(&[0]).unwrap_or(value);
+            return std::str::from_utf8(text).ok().map(str::to_owned);
+        }
+        bytes = &rest[value.len()..];
+    }
+    None
+}
+
+fn read_set(attributes: Attributes<'_>) -> Option<ReadSet> {
+    let description = attributes.nested(set::DESCRIPTION);
+    Some(ReadSet {
+        name: attributes.str(set::NAME)?.to_owned(),
+        size: description.and_then(|it| it.be32(set::DESCRIPTION_SIZE)).unwrap_or(0),
+        key_len: attributes.be32(set::KEY_LEN)?,
+        data_len: attributes.be32(set::DATA_LEN).unwrap_or(0),
+    })
+}
+
+fn read_element(attributes: Attributes<'_>) -> Option<ReadElement<'_>> {
+    let mut item = ReadElement { key: &[], value: None, verdict: None, timeout_ms: None };
+    let (mut timeout, mut left) = (None, None);
+    for (number, bytes) in attributes {
+        match number {
+            element::KEY => item.key = Attributes(bytes).get(data::VALUE)?,
+            element::DATA => {
+                for (number, bytes) in Attributes(bytes) {
+                    if number == data::VALUE {
+                        item.value = Some(bytes);
+                    } else if number == data::VERDICT {
+                        let verdict = Attributes(bytes);
+                        let code = verdict.be32(data::VERDICT_CODE)?.cast_signed();
+                        item.verdict = Some((code, verdict.str(data::VERDICT_CHAIN)));
+                    }
+                }
+            }
+            element::TIMEOUT => timeout = bytes.try_into().ok(),
+            element::EXPIRATION => left = bytes.try_into().ok(),
+            _ => {}
+        }
+    }
+    item.timeout_ms =
+        left.map(|left| (timeout.map_or(0, u64::from_be_bytes), u64::from_be_bytes(left)));
+    if item.key.is_empty() { None } else { Some(item) }
+}

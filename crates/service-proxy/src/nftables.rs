@@ -1,0 +1,17 @@
+//! Services by nftables, over netlink: the default on Linux.
+//!
+//! [`layout`] is what an operator sees in `nft list ruleset`; [`compile`] makes it from the plans,
+//! purely; [`desired`] and [`target`] are the two sides that the reconciler compares; [`backend`] ties
+//! them to the node view and watches over the table.
+
+pub mod backend;
+pub mod compile;
+pub mod desired;
+pub mod layout;
+mod probe;
+pub mod rule;
+mod slots;
+pub mod target;
+
+pub use backend::{NftablesBackend, cleanup};
+pub use probe::ProbeError;

@@ -1,0 +1,347 @@
+//! The backend `nftables`: from the node view to the kernel, and watching over it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use telaio_model::{Kind, Object, ObjectKey, ServiceEndpoints};
+use telaio_netlink::NetlinkError;
+use telaio_netlink::nftables::{Notice, Nftables, Watcher};
+use telaio_reconcile::kpng::{
+    Backend, FilterReset, FlagError, FlagSpec, FlagValues, FullState, Inbox, Sink, SinkError,
+};
+use telaio_reconcile::target::DriftReport;
+use telaio_reconcile::{
+    ApplyError, PartReconciler, SyncHandle, SyncKind, SyncReport, Syncer, sync_loop,
+};
+
+use super::compile::Key;
+use super::desired::{Desired, Part};
+use super::layout::TABLE;
+use super::probe;
+use super::target::Kernel;
+use crate::config::NodeFacts;
+use crate::options::{Programmed, ProxyOptions};
+use crate::plan::balance_problem;
+
+/// How long a sync that was asked for by name may take.
+const SYNC_TIME_MAX: Duration = Duration::from_mins(1);
+/// How often the watcher looks whether it should end.
+const WATCH_PAUSE: Duration = Duration::from_millis(200);
+/// How many wrong things are named in the log.
+const DRIFT_NAMED_MAX: usize = 5;
+
+/// The backend.
+pub struct NftablesBackend {
+    options: ProxyOptions,
+    inbox: Inbox,
+    running: Option<Running>,
+}
+
+/// What runs, ended when it is dropped.
+struct Running {
+    handle: SyncHandle,
+    watch: Arc<Watch>,
+}
+
+impl NftablesBackend {
+    /// Its name.
+    pub const NAME: &str = "nftables";
+
+    /// A backend that is not set up yet.
+    pub fn new(options: ProxyOptions) -> Self {
+        Self { options, inbox: Inbox::default(), running: None }
+    }
+
+    fn handle(&self) -> Result<&SyncHandle, SinkError> {
+        let running = self.running.as_ref();
+        running.map(|it| &it.handle).ok_or_else(|| SinkError::Setup("not set up yet".into()))
+    }
+}
+
+impl Backend for NftablesBackend {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn flags(&self) -> &'static [FlagSpec] {
+        &[]
+    }
+
+    fn bind_flags(&mut self, _: &FlagValues) -> Result<(), FlagError> {
+        Ok(())
+    }
+
+    fn setup(&mut self) -> Result<(), SinkError> {
+        let failed = |error: String| SinkError::Setup(error);
+        let config = Arc::clone(&self.options.config);
+        let mut kernel =
+            Kernel::open(&config.families).map_err(|error| failed(open_hint(&error)))?;
+        probe::check(kernel.nft(), &config.families).map_err(|error| failed(error.to_string()))?;
+        let watch = Arc::new(Watch::default());
+        let node = NodeFacts::default();
+        let syncer = NftablesSyncer {
+            inbox: self.inbox.clone(),
+            desired: Desired::new(config, node, self.options.localhost),
+            reconciler: PartReconciler::new(kernel),
+            options: self.options.clone(),
+            unapplied: BTreeMap::new(),
+            unapplied_shared: false,
+            nodes: BTreeMap::new(),
+            first: true,
+            everything: false,
+            watch: Arc::clone(&watch),
+        };
+        let handle = sync_loop::spawn("telaio-nftables", self.options.pacing, syncer)
+            .map_err(|error| failed(format!("cannot start a thread: {error}")))?;
+        self.options.follower.started(&handle);
+        watch.set_handle(&handle);
+        self.running = Some(Running { handle, watch });
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        if let Some(running) = &self.running {
+            running.handle.resync();
+        }
+    }
+
+    fn sync(&mut self) -> Result<(), SinkError> {
+        let handle = self.handle()?;
+        handle.resync();
+        if handle.wait_synced(SYNC_TIME_MAX) { Ok(()) } else { Err(SinkError::Closed) }
+    }
+
+    fn sink(self: Box<Self>) -> Box<dyn Sink> {
+        let Self { options, inbox, running } = *self;
+        let notify = move || {
+            if let Some(running) = &running {
+                running.handle.notify();
+            }
+        };
+        Box::new(FilterReset::new(FullState::new(options.node, inbox.callback(notify))))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.watch.stop();
+    }
+}
+
+fn open_hint(error: &NetlinkError) -> String {
+    if error.is_permission() {
+        "changing nftables needs root, or CAP_NET_ADMIN in this network namespace".to_owned()
+    } else {
+        error.to_string()
+    }
+}
+
+/// Keeps the kernel in line, on the sync loop's thread.
+struct NftablesSyncer {
+    inbox: Inbox,
+    desired: Desired,
+    reconciler: PartReconciler<Kernel>,
+    options: ProxyOptions,
+    /// Services that changed and are not in the kernel yet.
+    unapplied: BTreeMap<ObjectKey, Option<ServiceEndpoints>>,
+    /// The shared chains changed and are not in the kernel yet.
+    unapplied_shared: bool,
+    /// Our own Node object and the service networks, as the cluster has them.
+    nodes: BTreeMap<telaio_model::ObjectRef, Object>,
+    /// No sync has succeeded yet.
+    first: bool,
+    /// Something that every service depends on changed.
+    everything: bool,
+    watch: Arc<Watch>,
+}
+
+impl Syncer for NftablesSyncer {
+    fn sync(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
+        self.take_news();
+        let mut mended = SyncReport::default();
+        let check = match kind {
+            SyncKind::Changes => false,
+            SyncKind::Drift => true,
+            SyncKind::Full => !self.reconciler.target_mut().is_untouched(),
+        };
+        if check && !self.first {
+            let drift = self.reconciler.check_drift()?;
+            log_drift(&drift);
+            mended = drift.to_sync_report();
+        }
+        let changed = if self.everything || kind == SyncKind::Full {
+            self.reconciler.reconcile(&self.desired)?
+        } else {
+            let parts: Vec<Part> = self.changed_parts();
+            self.reconciler.reconcile_part(&parts, &self.desired)?
+        };
+        self.succeeded(kind);
+        Ok(mended.plus(changed))
+    }
+}
+
+impl NftablesSyncer {
+    fn take_news(&mut self) {
+        let news = self.inbox.take();
+        for (at, object) in news.objects {
+            match object {
+                Some(object) => _ = self.nodes.insert(at, object),
+                None => _ = self.nodes.remove(&at),
+            }
+        }
+        if self.desired.set_node(node_facts(&self.options.node, self.nodes.values())) {
+            self.everything = true;
+        }
+        for (key, service) in news.services {
+            if let Some(problem) = service.as_ref().and_then(balance_problem) {
+                tracing::warn!("{problem}");
+            }
+            self.unapplied_shared |= self.desired.set_service(&key, service.clone());
+            self.unapplied.insert(key, service);
+        }
+    }
+
+    fn changed_parts(&self) -> Vec<Part> {
+        let services = self.unapplied.keys().cloned().map(Part::Service);
+        services.chain(self.unapplied_shared.then_some(Part::Shared)).collect()
+    }
+
+    fn succeeded(&mut self, kind: SyncKind) {
+        self.desired.forget_compiled();
+        self.everything = false;
+        self.unapplied_shared = false;
+        let changed = std::mem::take(&mut self.unapplied);
+        let first = std::mem::take(&mut self.first);
+        if first {
+            // Only now: telling a watcher of every element doubles the cost of a large load.
+            self.watch.start(self.reconciler.target_mut().port());
+            if !self.reconciler.target_mut().is_untouched() {
+                self.watch.suspect();
+            }
+        }
+        let node = self.desired.node();
+        self.options.follower.programmed(&Programmed { kind, first, changed: &changed, node });
+    }
+}
+
+/// What the cluster says about this node: its Node object, and the networks of cluster addresses.
+pub fn node_facts<'a>(name: &str, objects: impl Iterator<Item = &'a Object>) -> NodeFacts {
+    let mut facts = NodeFacts::default();
+    for object in objects {
+        match object {
+            Object::Node(node) if &*node.meta.key.name == name => {
+                let NodeFacts { addresses, pod_cidrs, .. } = NodeFacts::of(node);
+                (facts.addresses, facts.pod_cidrs) = (addresses, pod_cidrs);
+            }
+            Object::ServiceCidr(cidr) => facts.service_cidrs.extend(&cidr.cidrs),
+            _ => {}
+        }
+    }
+    facts.service_cidrs.sort_unstable();
+    facts.service_cidrs.dedup();
+    facts
+}
+
+/// The kinds of objects that a backend wants beside services.
+pub const KINDS: [Kind; 2] = [Kind::Node, Kind::ServiceCidr];
+
+fn log_drift(drift: &DriftReport<Key>) {
+    for (what, keys) in [
+        ("was missing", &drift.missing),
+        ("had been changed", &drift.altered),
+        ("is not ours", &drift.unexpected),
+    ] {
+        if keys.is_empty() {
+            continue;
+        }
+        let named: Vec<String> =
+            keys.iter().take(DRIFT_NAMED_MAX).map(ToString::to_string).collect();
+        let more = keys.len().saturating_sub(DRIFT_NAMED_MAX);
+        tracing::warn!(count = keys.len(), more, "repaired: {what}: {}", named.join(", "));
+    }
+}
+
+/// The thread that notices what others change.
+#[derive(Default)]
+struct Watch {
+    handle: parking_lot::Mutex<Option<SyncHandle>>,
+    thread: parking_lot::Mutex<Option<JoinHandle<()>>>,
+    ending: Arc<AtomicBool>,
+}
+
+impl Watch {
+    fn set_handle(&self, handle: &SyncHandle) {
+        *self.handle.lock() = Some(handle.clone());
+    }
+
+    fn suspect(&self) {
+        if let Some(handle) = &*self.handle.lock() {
+            handle.drift_suspected();
+        }
+    }
+
+    /// Begins to watch. Without a watcher drift is found by the periodic sync.
+    fn start(self: &Arc<Self>, own_port: u32) {
+        let watcher = match Watcher::open(own_port) {
+            Ok(watcher) => watcher,
+            Err(error) => {
+                tracing::warn!(%error, "cannot watch nftables; changes by others are found later");
+                return;
+            }
+        };
+        let (watch, ending) = (Arc::downgrade(self), Arc::clone(&self.ending));
+        let run = move || {
+            watch_all(watcher, &ending, || {
+                if let Some(watch) = watch.upgrade() {
+                    watch.suspect();
+                }
+            });
+        };
+        match thread::Builder::new().name("telaio-watch".into()).spawn(run) {
+            Ok(thread) => *self.thread.lock() = Some(thread),
+            Err(error) => tracing::warn!(%error, "cannot watch nftables: no thread"),
+        }
+    }
+
+    fn stop(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+        self.handle.lock().take();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that watches nftables panicked");
+        }
+    }
+}
+
+fn watch_all(mut watcher: Watcher, ending: &AtomicBool, suspect: impl Fn()) {
+    while !ending.load(Ordering::Relaxed) {
+        match watcher.next(WATCH_PAUSE) {
+            Ok(None) => {}
+            Ok(Some(notice)) if concerns_us(&notice) => {
+                tracing::debug!(process = notice.process, "somebody changed our table");
+                suspect();
+            }
+            Ok(Some(_)) => {}
+            Err(error) => {
+                tracing::warn!(%error, "no longer watching nftables; changes by others are found later");
+                return;
+            }
+        }
+    }
+}
+
+fn concerns_us(notice: &Notice) -> bool {
+    notice.lost || notice.tables.iter().any(|(_, name)| name == TABLE)
+}
+
+/// Removes everything of ours; tells what that was.
+pub fn cleanup() -> Result<Vec<String>, NetlinkError> {
+    let mut nft = Nftables::open()?;
+    let removed = Kernel::delete_tables(&mut nft)?;
+    Ok(if removed { vec![format!("nftables tables {TABLE}")] } else { Vec::new() })
+}

@@ -1,0 +1,80 @@
+//! Whether this kernel can do what we need, tried out in a table of its own that nobody sees.
+
+use ipnet::IpNet;
+use telaio_model::IpFamily;
+use telaio_netlink::NetlinkError;
+use telaio_netlink::nftables::{Batch, Nftables};
+
+use super::compile;
+use super::layout::{Map, nft_family};
+use crate::config::{DetectLocal, NodeFacts, ProxyConfig};
+
+/// The name of the table; it is deleted in the transaction that makes it.
+const TABLE: &str = "telaio-probe";
+
+/// Why nftables cannot be used here.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// We may not.
+    #[error(
+        "changing nftables needs root, or CAP_NET_ADMIN in this network namespace; run telaio as \
+         root or give it that capability"
+    )]
+    Permission,
+    /// The kernel cannot.
+    #[error(
+        "this kernel cannot do what the nftables backend needs for {family} ({error}); it takes \
+         Linux 5.13 or later with nf_tables, nft_nat, nft_masq, nft_fib, nft_numgen, nft_hash and \
+         nft_reject; try --backend iptables"
+    )]
+    Missing {
+        /// For which family.
+        family: IpFamily,
+        /// What it said.
+        error: NetlinkError,
+    },
+}
+
+/// Makes every kind of map, chain and rule, and deletes them in the same transaction.
+pub(super) fn check(nft: &mut Nftables, families: &[IpFamily]) -> Result<(), ProbeError> {
+    for family in families {
+        let mut batch = Batch::new(nft_family(*family), TABLE);
+        batch.add_table();
+        for map in Map::ALL {
+            map.with_spec(*family, map.size_for(1), |spec| batch.add_set(spec));
+        }
+        let chains = compile::every_kind_of_chain(*family, &config(*family), &NodeFacts::default());
+        for chain in &chains {
+            batch.add_chain(&chain.chain);
+        }
+        for chain in &chains {
+            for rule in chain.rules.iter().flatten() {
+                batch.add_rule(&chain.chain.name, &rule.expressions, None);
+            }
+        }
+        batch.delete_table();
+        nft.commit(&mut [&mut batch]).map_err(|error| {
+            if error.is_permission() {
+                ProbeError::Permission
+            } else {
+                ProbeError::Missing { family: *family, error }
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// A configuration in which every kind of rule occurs.
+fn config(family: IpFamily) -> ProxyConfig {
+    let everywhere = match family {
+        IpFamily::V4 => [10, 0, 0, 0].into(),
+        IpFamily::V6 => [0xfd00, 0, 0, 0, 0, 0, 0, 0].into(),
+    };
+    let net = IpNet::new_assert(everywhere, 8);
+    ProxyConfig {
+        detect_local: DetectLocal::ClusterCidr(vec![net]),
+        service_cidrs: vec![net],
+        families: vec![family],
+        ..ProxyConfig::default()
+    }
+}

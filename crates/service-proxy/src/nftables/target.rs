@@ -1,0 +1,769 @@
+//! The table in the kernel: reading it back and changing it, one transaction at a time.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use telaio_model::{IpFamily, Protocol};
+use telaio_netlink::NetlinkError;
+use telaio_netlink::nftables::{
+    Batch, Chain, Element, ElementData, Nftables, ReadChain, ReadElement, ReadRule, Verdict,
+};
+use telaio_reconcile::{ApplyError, Change, Observed};
+
+use super::compile::{ChainItem, FrontendItem, FrontendKey, Item, Key};
+use super::layout::{Map, TABLE, nft_family};
+use super::rule::{Place, Rule};
+
+/// Above so many bytes a sync is more than one transaction. Then it is split between services, never
+/// within one. About seven million endpoints.
+pub const TRANSACTION_BYTES_MAX: usize = 400 << 20;
+
+type Changes = [Change<Key, Item>];
+
+/// What is known of our table of one family.
+#[derive(Debug, Default)]
+struct Table {
+    /// It is there, with all its maps.
+    complete: bool,
+    /// How many elements each map has and how many it may have.
+    fill: BTreeMap<Map, Fill>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Fill {
+    count: usize,
+    size: u32,
+}
+
+/// The tables of both families.
+#[derive(Debug)]
+pub struct Kernel {
+    nft: Nftables,
+    families: Vec<IpFamily>,
+    tables: BTreeMap<IpFamily, Table>,
+    /// The tables have to be made anew with the next transaction.
+    anew: bool,
+    /// The ruleset's generation up to which we know that ours is as we left it.
+    generation: Option<u32>,
+    /// Who stays where, kept while the tables are made anew.
+    kept: BTreeMap<(IpFamily, Map), Vec<KeptElement>>,
+}
+
+#[derive(Debug, Clone)]
+struct KeptElement {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    timeout_ms: (u64, u64),
+}
+
+impl Kernel {
+    /// Opens the kernel of this network namespace.
+    pub fn open(families: &[IpFamily]) -> Result<Self, NetlinkError> {
+        Ok(Self {
+            nft: Nftables::open()?,
+            families: families.to_vec(),
+            tables: BTreeMap::new(),
+            anew: false,
+            generation: None,
+            kept: BTreeMap::new(),
+        })
+    }
+
+    /// The address of the socket that changes go through.
+    pub fn port(&self) -> u32 {
+        self.nft.port()
+    }
+
+    /// The connection itself.
+    pub fn nft(&mut self) -> &mut Nftables {
+        &mut self.nft
+    }
+
+    /// What is there of ours. Tables that are not whole count as not there: they are made anew.
+    pub fn read(&mut self) -> Result<Observed<Key, Item>, ApplyError> {
+        let mut items = BTreeMap::new();
+        let mut whole = !self.anew;
+        self.generation = Some(self.nft.generation().map_err(apply_error)?);
+        self.tables.clear();
+        for family in self.families.clone() {
+            let table = self.observe_table(family).map_err(apply_error)?;
+            whole &= table.complete;
+            self.tables.insert(family, table);
+        }
+        if !whole {
+            self.anew = true;
+            return Ok(Observed::nothing());
+        }
+        for family in self.families.clone() {
+            self.observe_chains(family, &mut items).map_err(apply_error)?;
+            self.observe_elements(family, &mut items).map_err(apply_error)?;
+        }
+        Ok(Observed::new(items))
+    }
+
+    fn observe_table(&mut self, family: IpFamily) -> Result<Table, NetlinkError> {
+        let nft_family = nft_family(family);
+        let mut table = Table::default();
+        if !self.nft.has_table(nft_family, TABLE)? {
+            return Ok(table);
+        }
+        let sets = self.nft.sets(nft_family, TABLE)?;
+        for map in Map::ALL {
+            let is_this = map.with_spec(family, 1, |spec| {
+                let (key_len, data_len) = spec.lengths();
+                sets.iter().find(|set| {
+                    set.name == map.name()
+                        && set.key_len == key_len
+                        && (map.is_verdicts() || set.data_len == data_len)
+                })
+            });
+            if let Some(set) = is_this {
+                table.fill.insert(map, Fill { count: 0, size: set.size });
+            }
+        }
+        table.complete = table.fill.len() == Map::ALL.len() && sets.len() == Map::ALL.len();
+        Ok(table)
+    }
+
+    fn observe_chains(
+        &mut self,
+        family: IpFamily,
+        items: &mut BTreeMap<Key, Item>,
+    ) -> Result<(), NetlinkError> {
+        let nft_family = nft_family(family);
+        let mut rules: BTreeMap<String, Vec<ReadRule>> = BTreeMap::new();
+        for rule in self.nft.rules(nft_family, TABLE)? {
+            rules.entry(rule.chain.clone()).or_default().push(rule);
+        }
+        for chain in self.nft.chains(nft_family, TABLE)? {
+            let its_rules = rules.remove(&chain.name).unwrap_or_default();
+            let name: Arc<str> = chain.name.as_str().into();
+            let item = read_chain(chain, its_rules);
+            items.insert(Key::Chain(family, name), Item::Chain(Arc::new(item)));
+        }
+        Ok(())
+    }
+
+    fn observe_elements(
+        &mut self,
+        family: IpFamily,
+        items: &mut BTreeMap<Key, Item>,
+    ) -> Result<(), NetlinkError> {
+        let mut frontends: BTreeMap<FrontendKey, FrontendItem> = BTreeMap::new();
+        for map in Map::ALL.into_iter().filter(|map| !map.is_dynamic()) {
+            let mut found: Vec<ReadEntry> = Vec::new();
+            let mut count = 0;
+            self.nft.elements(nft_family(family), TABLE, map.name(), |element| {
+                let Some(element) = element else {
+                    found.clear();
+                    count = 0;
+                    return;
+                };
+                count += 1;
+                found.extend(ReadEntry::of(map, family, element));
+            })?;
+            if let Some(fill) = self.tables.get_mut(&family).and_then(|it| it.fill.get_mut(&map)) {
+                fill.count = count;
+            }
+            for entry in found {
+                match entry {
+                    ReadEntry::Present(key) => _ = items.insert(key, Item::Present),
+                    ReadEntry::Firewall(key, chain) => {
+                        items.insert(Key::Firewall(key), Item::Firewall(chain));
+                    }
+                    ReadEntry::Verdict(key, verdict) => {
+                        frontends.entry(key).or_default().verdict = verdict;
+                    }
+                    ReadEntry::Slot(key, slot, endpoint) => {
+                        frontends.entry(key).or_default().slots.push((slot, endpoint));
+                    }
+                    ReadEntry::Lasting(key, slot, lasting) => {
+                        frontends.entry(key).or_default().lasting.push((slot, lasting));
+                    }
+                }
+            }
+        }
+        items.extend(frontends.into_iter().map(|(key, mut item)| {
+            item.slots.sort_unstable();
+            item.lasting.sort_unstable();
+            (Key::Frontend(key), Item::Frontend(Arc::new(item)))
+        }));
+        Ok(())
+    }
+
+    /// Carries out changes.
+    pub fn write(&mut self, changes: &Changes) -> Result<(), ApplyError> {
+        if self.anew {
+            self.keep_affinity().map_err(apply_error)?;
+        } else if self.outgrown(changes) {
+            self.anew = true;
+            return Err(ApplyError::Conflict("our maps are too small now".to_owned()));
+        }
+        let mut rest = changes;
+        loop {
+            let mut writer = TransactionWriter::new();
+            let first = rest.len() == changes.len();
+            if first && self.anew {
+                self.write_anew(&mut writer, changes);
+            }
+            let taken = writer.write(rest);
+            self.commit(&mut writer).map_err(apply_error)?;
+            if first && self.anew {
+                self.anew = false;
+                self.kept.clear();
+            }
+            self.count(&writer.counted);
+            rest = rest.get(taken..).unwrap_or_default();
+            if rest.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn commit(&mut self, writer: &mut TransactionWriter) -> Result<(), NetlinkError> {
+        let expected = self.generation.take().map(|it| it.wrapping_add(1));
+        self.nft.commit(&mut writer.batches())?;
+        // Others' transactions between our last look and now may have touched what is ours.
+        self.generation = Some(self.nft.generation()?).filter(|now| Some(*now) == expected);
+        Ok(())
+    }
+
+    /// Nobody has changed any table since we read or wrote ours.
+    pub fn is_untouched(&mut self) -> bool {
+        self.generation.is_some() && self.nft.generation().ok() == self.generation
+    }
+
+    /// Whether some map has no room for the changes.
+    fn outgrown(&self, changes: &Changes) -> bool {
+        let added = count_added(changes);
+        added.into_iter().any(|((family, map), added)| {
+            let fill = self.tables.get(&family).and_then(|table| table.fill.get(&map));
+            fill.is_none_or(|fill| {
+                fill.size > 0 && fill.count as i64 + added > i64::from(fill.size)
+            })
+        })
+    }
+
+    fn count(&mut self, counted: &BTreeMap<(IpFamily, Map), i64>) {
+        for ((family, map), added) in counted {
+            let fill = self.tables.get_mut(family).and_then(|table| table.fill.get_mut(map));
+            if let Some(fill) = fill {
+                fill.count = usize::try_from(fill.count as i64 + added).unwrap_or(0);
+            }
+        }
+    }
+
+    /// Reads who stays where, so that a table that is made anew remembers.
+    fn keep_affinity(&mut self) -> Result<(), NetlinkError> {
+        self.kept.clear();
+        for (family, table) in &self.tables {
+            for map in Map::ALL.into_iter().filter(|map| map.is_dynamic()) {
+                if !table.fill.contains_key(&map) {
+                    continue;
+                }
+                let kept = self.kept.entry((*family, map)).or_default();
+                self.nft.elements(nft_family(*family), TABLE, map.name(), |element| {
+                    match element {
+                        None => kept.clear(),
+                        Some(element) => kept.extend(kept_element(element)),
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The tables anew, within the same transaction as what comes into them.
+    fn write_anew(&mut self, writer: &mut TransactionWriter, changes: &Changes) {
+        let added = count_added(changes);
+        for family in &self.families {
+            let batch = writer.batch(*family);
+            // Deleting needs it to be there, and making it is harmless where it is.
+            batch.add_table();
+            batch.delete_table();
+            batch.add_table();
+            let mut table = Table { complete: true, ..Table::default() };
+            for map in Map::ALL {
+                let wanted = added.get(&(*family, map)).copied().unwrap_or(0);
+                let size = map.size_for(usize::try_from(wanted).unwrap_or(0));
+                map.with_spec(*family, size, |spec| batch.add_set(spec));
+                table.fill.insert(map, Fill { count: 0, size });
+                for element in self.kept.get(&(*family, map)).into_iter().flatten() {
+                    batch.add_element(
+                        map.name(),
+                        &Element {
+                            key: &element.key,
+                            data: ElementData::Value(&element.value),
+                            timeout_ms: Some(element.timeout_ms),
+                        },
+                    );
+                }
+            }
+            self.tables.insert(*family, table);
+        }
+    }
+
+    /// Deletes our tables; tells whether there were any.
+    pub fn delete_tables(nft: &mut Nftables) -> Result<bool, NetlinkError> {
+        let ours: Vec<_> =
+            nft.tables()?.into_iter().filter(|(_, name)| name == TABLE).collect();
+        let mut batches: Vec<Batch> = ours
+            .iter()
+            .map(|(family, _)| {
+                let mut batch = Batch::new(*family, TABLE);
+                batch.delete_table();
+                batch
+            })
+            .collect();
+        nft.commit(&mut batches.iter_mut().collect::<Vec<_>>())?;
+        Ok(!ours.is_empty())
+    }
+}
+
+/// By how much each map grows.
+fn count_added(changes: &Changes) -> BTreeMap<(IpFamily, Map), i64> {
+    let mut added = BTreeMap::new();
+    for change in changes {
+        let family = change.key().family();
+        let mut count = |map: Map, by: i64| *added.entry((family, map)).or_insert(0) += by;
+        for (item, sign) in [(change.old(), -1), (change.new_item(), 1)] {
+            let Some(item) = item else { continue };
+            match (change.key(), item) {
+                (Key::Frontend(key), Item::Frontend(item)) => {
+                    let (maps, size) = (FrontendMaps::of(key), |len: usize| len as i64 * sign);
+                    count(maps.verdicts, if item.verdict.is_some() { sign } else { 0 });
+                    count(maps.endpoints, size(item.slots.len()));
+                    count(maps.lasting, size(item.lasting.len()));
+                }
+                (key, _) => {
+                    if let Some(map) = set_of(key) {
+                        count(map, sign);
+                    }
+                }
+            }
+        }
+    }
+    added
+}
+
+/// The map that holds a key that is one element.
+fn set_of(key: &Key) -> Option<Map> {
+    match key {
+        Key::ClusterIp(_) => Some(Map::ClusterIps),
+        Key::Hairpin(_) => Some(Map::Hairpin),
+        Key::LocalhostNodePort(..) => Some(Map::LocalhostNodePorts),
+        Key::Firewall(_) => Some(Map::Firewall),
+        Key::Chain(..) | Key::Frontend(_) => None,
+    }
+}
+
+/// The maps that a frontend has elements in.
+struct FrontendMaps {
+    verdicts: Map,
+    endpoints: Map,
+    lasting: Map,
+}
+
+impl FrontendMaps {
+    fn of(key: &FrontendKey) -> Self {
+        let place = key.place();
+        let verdicts = match place {
+            Place::Address => Map::Services,
+            Place::NodePort => Map::NodePorts,
+        };
+        Self { verdicts, endpoints: place.endpoints(), lasting: place.lasting() }
+    }
+}
+
+/// Writes changes in an order that the kernel can take.
+struct TransactionWriter {
+    v4: Batch,
+    v6: Batch,
+    counted: BTreeMap<(IpFamily, Map), i64>,
+    key: Vec<u8>,
+}
+
+impl TransactionWriter {
+    fn new() -> Self {
+        Self {
+            v4: Batch::new(nft_family(IpFamily::V4), TABLE),
+            v6: Batch::new(nft_family(IpFamily::V6), TABLE),
+            counted: BTreeMap::new(),
+            key: Vec::with_capacity(64),
+        }
+    }
+
+    fn batch(&mut self, family: IpFamily) -> &mut Batch {
+        match family {
+            IpFamily::V4 => &mut self.v4,
+            IpFamily::V6 => &mut self.v6,
+        }
+    }
+
+    fn batches(&mut self) -> [&mut Batch; 2] {
+        [&mut self.v4, &mut self.v6]
+    }
+
+    /// Writes as many of the changes as one transaction may hold; tells how many.
+    fn write(&mut self, changes: &Changes) -> usize {
+        let changes = self.fitting(changes);
+        // Chains first, so that verdicts find them; rules when all chains are there; chains that go
+        // last, when nobody goes to them any more.
+        for change in changes {
+            self.make_chain(change);
+        }
+        for change in changes {
+            self.write_rules(change);
+        }
+        for change in changes {
+            self.remove_elements(change);
+        }
+        for change in changes {
+            self.add_elements(change);
+        }
+        for change in changes {
+            self.empty_chain(change);
+        }
+        for change in changes {
+            self.remove_chain(change);
+        }
+        self.counted = count_added(changes);
+        changes.len()
+    }
+
+    /// The changes that fit. Keys of frontends come last and in order of address; a service's are
+    /// few, so the end is sought among them, where a new service begins.
+    fn fitting<'a>(&self, changes: &'a Changes) -> &'a Changes {
+        let mut bytes = self.v4.len() + self.v6.len();
+        for (i, change) in changes.iter().enumerate() {
+            bytes += change.old().map_or(0, item_bytes) + change.new_item().map_or(0, item_bytes);
+            if bytes > TRANSACTION_BYTES_MAX && i > 0 {
+                return &changes[..i];
+            }
+        }
+        changes
+    }
+
+    fn make_chain(&mut self, change: &Change<Key, Item>) {
+        let Some(Item::Chain(new)) = change.new_item() else { return };
+        let batch = self.batch(change.key().family());
+        if let Some(Item::Chain(old)) = change.old() {
+            batch.flush_chain(&old.chain.name);
+            if old.chain == new.chain {
+                return;
+            }
+            batch.delete_chain(&old.chain.name);
+        }
+        batch.add_chain(&new.chain);
+    }
+
+    fn write_rules(&mut self, change: &Change<Key, Item>) {
+        let Some(Item::Chain(new)) = change.new_item() else { return };
+        let batch = self.batch(change.key().family());
+        for rule in new.rules.iter().flatten() {
+            batch.add_rule(&new.chain.name, &rule.expressions, None);
+        }
+    }
+
+    fn empty_chain(&mut self, change: &Change<Key, Item>) {
+        if let Change::Delete { key, old: Item::Chain(old) } = change {
+            self.batch(key.family()).flush_chain(&old.chain.name);
+        }
+    }
+
+    fn remove_chain(&mut self, change: &Change<Key, Item>) {
+        if let Change::Delete { key, old: Item::Chain(old) } = change {
+            self.batch(key.family()).delete_chain(&old.chain.name);
+        }
+    }
+
+    fn remove_elements(&mut self, change: &Change<Key, Item>) {
+        self.elements(change, false);
+    }
+
+    fn add_elements(&mut self, change: &Change<Key, Item>) {
+        self.elements(change, true);
+    }
+
+    fn elements(&mut self, change: &Change<Key, Item>, add: bool) {
+        let (mine, other) = match add {
+            true => (change.new_item(), change.old()),
+            false => (change.old(), change.new_item()),
+        };
+        let Some(mine) = mine else { return };
+        match (change.key(), mine) {
+            (Key::Frontend(key), Item::Frontend(item)) => {
+                let other = match other {
+                    Some(Item::Frontend(other)) => Some(other.as_ref()),
+                    _ => None,
+                };
+                self.frontend(key, item, other, add);
+            }
+            (Key::Firewall(key), Item::Firewall(chain)) => {
+                let verdict = Verdict::Jump(chain.to_string());
+                self.put_service_key(key);
+                self.put(key.family, Map::Firewall, ElementData::Verdict(&verdict), add);
+            }
+            (Key::ClusterIp(ip), _) if other.is_none() => {
+                self.key.clear();
+                put_address(&mut self.key, *ip);
+                self.put(IpFamily::of(*ip), Map::ClusterIps, ElementData::None, add);
+            }
+            (Key::Hairpin(ip), _) if other.is_none() => {
+                self.key.clear();
+                put_address(&mut self.key, *ip);
+                put_address(&mut self.key, *ip);
+                self.put(IpFamily::of(*ip), Map::Hairpin, ElementData::None, add);
+            }
+            (Key::LocalhostNodePort(family, port), _) if other.is_none() => {
+                self.key.clear();
+                self.key.extend_from_slice(&port.to_be_bytes());
+                self.put(*family, Map::LocalhostNodePorts, ElementData::None, add);
+            }
+            _ => {}
+        }
+    }
+
+    /// The elements of `item` that `other` does not have just so.
+    fn frontend(
+        &mut self,
+        key: &FrontendKey,
+        item: &FrontendItem,
+        other: Option<&FrontendItem>,
+        add: bool,
+    ) {
+        let maps = FrontendMaps::of(key);
+        self.put_service_key(key);
+        let service_key_len = self.key.len();
+        if let Some(verdict) = &item.verdict
+            && other.and_then(|other| other.verdict.as_ref()) != Some(verdict)
+        {
+            self.put(key.family, maps.verdicts, ElementData::Verdict(verdict), add);
+        }
+        let mut value = Vec::with_capacity(20);
+        let others = other.map_or(&[] as &[_], |other| &other.slots);
+        for (slot, endpoint) in only_in(&item.slots, others) {
+            self.key.truncate(service_key_len);
+            self.key.extend_from_slice(&slot.to_ne_bytes());
+            value.clear();
+            put_address(&mut value, endpoint.ip());
+            value.extend_from_slice(&endpoint.port().to_be_bytes());
+            value.extend_from_slice(&[0; 2]);
+            self.put(key.family, maps.endpoints, ElementData::Value(&value), add);
+        }
+        let others = other.map_or(&[] as &[_], |other| &other.lasting);
+        for (slot, lasting) in only_in(&item.lasting, others) {
+            self.key.truncate(service_key_len);
+            self.key.extend_from_slice(&slot.to_ne_bytes());
+            let value = lasting.to_ne_bytes();
+            self.put(key.family, maps.lasting, ElementData::Value(&value), add);
+        }
+    }
+
+    fn put_service_key(&mut self, key: &FrontendKey) {
+        self.key.clear();
+        if let Some(address) = key.address {
+            put_address(&mut self.key, address);
+        }
+        self.key.extend_from_slice(&[protocol_number(key.protocol), 0, 0, 0]);
+        self.key.extend_from_slice(&key.port.to_be_bytes());
+        self.key.extend_from_slice(&[0; 2]);
+    }
+
+    fn put(&mut self, family: IpFamily, map: Map, data: ElementData<'_>, add: bool) {
+        let batch = match family {
+            IpFamily::V4 => &mut self.v4,
+            IpFamily::V6 => &mut self.v6,
+        };
+        if add {
+            batch.add_element(map.name(), &Element::new(&self.key, data));
+        } else {
+            batch.delete_element(map.name(), &self.key);
+        }
+    }
+}
+
+/// What is in the first of two ordered lists and not in the second.
+fn only_in<'a, T: Ord>(mine: &'a [T], others: &'a [T]) -> impl Iterator<Item = &'a T> {
+    let mut others = others.iter().peekable();
+    mine.iter().filter(move |it| {
+        while others.next_if(|other| other < it).is_some() {}
+        others.peek() != Some(it)
+    })
+}
+
+/// About how many bytes an item takes in a transaction.
+fn item_bytes(item: &Item) -> usize {
+    match item {
+        Item::Present => 40,
+        Item::Firewall(_) => 100,
+        Item::Chain(chain) => 400 + 800 * chain.rules.as_ref().map_or(0, Vec::len),
+        Item::Frontend(item) => 100 + 80 * item.slots.len() + 60 * item.lasting.len(),
+    }
+}
+
+/// An element, understood.
+enum ReadEntry {
+    Present(Key),
+    Firewall(FrontendKey, Arc<str>),
+    Verdict(FrontendKey, Option<Verdict>),
+    Slot(FrontendKey, u32, SocketAddr),
+    Lasting(FrontendKey, u32, u32),
+}
+
+impl ReadEntry {
+    fn of(map: Map, family: IpFamily, element: &ReadElement<'_>) -> Option<Self> {
+        let mut key = KeyReader { family, bytes: element.key };
+        Some(match map {
+            Map::ClusterIps => Self::Present(Key::ClusterIp(key.address()?)),
+            Map::Hairpin => Self::Present(Key::Hairpin(key.address()?)),
+            Map::LocalhostNodePorts => {
+                Self::Present(Key::LocalhostNodePort(family, key.be16()?))
+            }
+            Map::Firewall => {
+                let chain = match element.verdict() {
+                    Some(Verdict::Jump(chain)) => chain,
+                    // Not ours: equal to nothing that we want, so it is replaced.
+                    _ => String::new(),
+                };
+                Self::Firewall(key.service(Place::Address)?, chain.into())
+            }
+            Map::Services => Self::Verdict(key.service(Place::Address)?, element.verdict()),
+            Map::NodePorts => Self::Verdict(key.service(Place::NodePort)?, element.verdict()),
+            Map::Endpoints | Map::NodePortEndpoints => {
+                let place = place_of(map);
+                let (service, slot) = (key.service(place)?, key.ne32()?);
+                let mut value = KeyReader { family, bytes: element.value? };
+                Self::Slot(service, slot, SocketAddr::new(value.address()?, value.be16()?))
+            }
+            Map::Lasting | Map::NodePortLasting => {
+                let place = place_of(map);
+                let (service, slot) = (key.service(place)?, key.ne32()?);
+                let mut value = KeyReader { family, bytes: element.value? };
+                Self::Lasting(service, slot, value.ne32()?)
+            }
+            Map::Affinity | Map::NodePortAffinity => return None,
+        })
+    }
+}
+
+fn place_of(map: Map) -> Place {
+    match map {
+        Map::NodePortEndpoints | Map::NodePortLasting => Place::NodePort,
+        _ => Place::Address,
+    }
+}
+
+/// Reads a key part by part.
+struct KeyReader<'a> {
+    family: IpFamily,
+    bytes: &'a [u8],
+}
+
+impl KeyReader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, _) = self.bytes.split_first_chunk::<N>()?;
+        let head = *head;
+        self.bytes = self.bytes.get(N.next_multiple_of(4)..).unwrap_or_default();
+        Some(head)
+    }
+
+    fn address(&mut self) -> Option<IpAddr> {
+        Some(match self.family {
+            IpFamily::V4 => Ipv4Addr::from(self.take::<4>()?).into(),
+            IpFamily::V6 => Ipv6Addr::from(self.take::<16>()?).into(),
+        })
+    }
+
+    fn be16(&mut self) -> Option<u16> {
+        self.take::<2>().map(u16::from_be_bytes)
+    }
+
+    fn ne32(&mut self) -> Option<u32> {
+        self.take::<4>().map(u32::from_ne_bytes)
+    }
+
+    fn service(&mut self, place: Place) -> Option<FrontendKey> {
+        let address = match place {
+            Place::Address => Some(self.address()?),
+            Place::NodePort => None,
+        };
+        let [protocol] = self.take::<1>()?;
+        let protocol = match protocol {
+            6 => Protocol::Tcp,
+            17 => Protocol::Udp,
+            132 => Protocol::Sctp,
+            _ => return None,
+        };
+        Some(FrontendKey { family: self.family, address, protocol, port: self.be16()? })
+    }
+}
+
+fn read_chain(chain: ReadChain, rules: Vec<ReadRule>) -> ChainItem {
+    let base = chain.base.map(|(kind, hook, priority)| base_of(&kind, hook, priority));
+    let readable = !matches!(base, Some(None));
+    let rules: Option<Vec<Rule>> = rules
+        .into_iter()
+        .map(|rule| Some(Rule { text: String::new(), expressions: rule.expressions? }))
+        .collect();
+    ChainItem {
+        chain: Chain { name: chain.name, base: base.flatten() },
+        rules: rules.filter(|_| readable),
+    }
+}
+
+fn base_of(
+    kind: &str,
+    hook: u32,
+    priority: i32,
+) -> Option<(telaio_netlink::nftables::ChainKind, telaio_netlink::nftables::Hook, i32)> {
+    use telaio_netlink::nftables::{ChainKind, Hook};
+    let kind = match kind {
+        "filter" => ChainKind::Filter,
+        "nat" => ChainKind::Nat,
+        _ => return None,
+    };
+    Some((kind, Hook::from_number(hook)?, priority))
+}
+
+fn kept_element(element: &ReadElement<'_>) -> Option<KeptElement> {
+    Some(KeptElement {
+        key: element.key.to_vec(),
+        value: element.value?.to_vec(),
+        timeout_ms: element.timeout_ms?,
+    })
+}
+
+/// An address as it stands in keys and values.
+fn put_address(bytes: &mut Vec<u8>, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(ip) => bytes.extend_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => bytes.extend_from_slice(&ip.octets()),
+    }
+}
+
+/// A protocol as it stands in packets.
+pub(super) fn protocol_number(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+        Protocol::Sctp => 132,
+    }
+}
+
+/// What the reconciler makes of an error.
+pub(super) fn apply_error(error: NetlinkError) -> ApplyError {
+    match error {
+        NetlinkError::Refused { doing, error, message, .. } => {
+            let action = if message.is_empty() {
+                doing.to_owned()
+            } else {
+                format!("{doing} ({message})")
+            };
+            ApplyError::from_io(action, error)
+        }
+        NetlinkError::Socket { doing, error } => ApplyError::from_io(doing, error),
+        other => ApplyError::Transient(other.to_string()),
+    }
+}
