@@ -5,6 +5,7 @@
 //! - [`addresses`]: the machine's own addresses;
 //! - [`conntrack`]: the table of flows;
 //! - [`original_dst`]: where a redirected connection wanted to go;
+//! - [`xtables`]: a look at the tables of iptables-legacy;
 //! - [`nftables`]: a small typed encoder, batches that are one transaction, reading back, watching.
 //!
 //! The only crate on Linux with `unsafe` in it, and there only around system calls. It knows nothing
@@ -19,5 +20,6 @@ pub mod nftables;
 pub mod original_dst;
 pub mod socket;
 pub mod wire;
+pub mod xtables;
 
 pub use error::NetlinkError;

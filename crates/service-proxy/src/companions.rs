@@ -31,7 +31,7 @@ use telaio_reconcile::{SyncHandle, SyncKind};
 use crate::config::{NodeFacts, NodePortMatch, ProxyConfig};
 use crate::health_check::{HealthCheckServers, Healthy, unspecified};
 use crate::localhost::{LocalhostFigures, LocalhostProxy};
-use crate::options::{Follower, Programmed};
+use crate::options::{Follower, LocalhostPorts, Programmed};
 use crate::plan::{Answer, plan};
 use crate::stale_flows::{StaleFlowFigures, StaleFlows};
 
@@ -126,8 +126,9 @@ impl Companions {
     }
 
     /// Where the backend redirects connections to node ports on loopback, if they are served so.
-    pub fn localhost_port(&self, family: IpFamily) -> Option<u16> {
-        self.localhost.as_ref()?.port(family)
+    pub fn localhost_ports(&self) -> LocalhostPorts {
+        let port = |family| self.localhost.as_ref()?.port(family);
+        LocalhostPorts { v4: port(IpFamily::V4), v6: port(IpFamily::V6) }
     }
 
     /// The figures at this moment.
@@ -160,6 +161,21 @@ impl Companions {
     /// its backend holds us: who ends it neither by [`SyncHandle::stop`] nor so, never ends it.
     pub fn release(&self) {
         self.handle.lock().take();
+    }
+
+    /// The services that companions still know from an earlier backend, and its successor does not
+    /// name in its first sync: they ended between the two.
+    fn missing_from<T>(
+        &self,
+        services: &BTreeMap<ObjectKey, T>,
+        state: &State,
+    ) -> BTreeSet<ObjectKey> {
+        let mut known = self.health_checks.services();
+        known.extend(self.stale_flows.services());
+        known.extend(state.node_ports.keys().cloned());
+        known.extend(state.no_local_endpoints.keys().cloned());
+        known.retain(|key| !services.contains_key(key));
+        known
     }
 
     fn follow_node(&self, what: &Programmed<'_>, state: &mut State) {
@@ -196,11 +212,15 @@ impl Follower for Companions {
     fn programmed(&self, what: &Programmed<'_>) {
         let mut state = self.state.lock();
         self.follow_node(what, &mut state);
-        for (key, entry) in what.changed {
-            self.follow_service(key, entry.as_ref(), &mut state);
+        let gone =
+            if what.first { self.missing_from(what.changed, &state) } else { BTreeSet::new() };
+        let changed = what.changed.iter().map(|(key, entry)| (key, entry.as_ref()));
+        let changed = changed.chain(gone.iter().map(|key| (key, None)));
+        for (key, entry) in changed.clone() {
+            self.follow_service(key, entry, &mut state);
         }
         drop(state);
-        self.stale_flows.changed(what.changed.iter().map(|(key, entry)| (key, entry.as_ref())));
+        self.stale_flows.changed(changed);
     }
 }
 

@@ -186,6 +186,11 @@ impl HealthCheckServers {
         self.listen(key, served, addresses);
     }
 
+    /// The services that have a port.
+    pub fn services(&self) -> BTreeSet<ObjectKey> {
+        self.services.lock().served.keys().cloned().collect()
+    }
+
     /// How many listeners are open at this moment: one for each service and address.
     pub fn listening(&self) -> usize {
         self.shared.listening.load(Ordering::Relaxed)

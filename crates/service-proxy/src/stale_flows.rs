@@ -128,6 +128,11 @@ impl StaleFlows {
         }
     }
 
+    /// The services that have UDP ports.
+    pub fn services(&self) -> BTreeSet<ObjectKey> {
+        self.shared.state.lock().known.clone()
+    }
+
     /// Waits until all changes so far are dealt with. `false` if that took longer.
     pub fn wait_idle(&self, time_max: Duration) -> bool {
         let deadline = Instant::now() + time_max;

@@ -16,8 +16,22 @@ use telaio_source::SourceSpec;
 use crate::logging::{LogFilter, LogFormat};
 use crate::plane::Plane;
 
+mod proxy;
+mod values;
+
+pub(crate) use proxy::{
+    IpvsArgs, KubeProxyOnlyArgs, LocalMode, NodePortAddress, ProxyArgs, ProxyHostArgs,
+};
+pub(crate) use values::PortRange;
+use values::{backend, cidr, duration, listen_address, port_range};
+
 /// The admin API's default address: this machine only.
 pub(crate) const ADMIN_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
+
+/// The port of /metrics where an address names none.
+const METRICS_PORT: u16 = 10249;
+/// Likewise of /healthz and /livez.
+const HEALTHZ_PORT: u16 = 10256;
 
 /// One binary that weaves a node's whole network: pods, services and ingress.
 #[derive(Debug, Parser)]
@@ -71,6 +85,15 @@ impl Command {
             _ => None,
         }
     }
+
+    /// What decides the rules for services, for the commands that have any to do with them.
+    pub(crate) fn proxy_mut(&mut self) -> Option<&mut ProxyArgs> {
+        match self {
+            Self::Run(args) => Some(&mut args.proxy),
+            Self::Render(args) => Some(&mut args.proxy),
+            _ => None,
+        }
+    }
 }
 
 /// Where the cluster's objects come from.
@@ -86,6 +109,10 @@ pub(crate) struct SourceArgs {
                   inside a cluster]"
     )]
     pub(crate) source: Option<SourceSpec>,
+
+    /// Short for --source kube:FILE
+    #[arg(long, value_name = "FILE", conflicts_with = "source")]
+    pub(crate) kubeconfig: Option<PathBuf>,
 
     /// Networks from which a dir source gives addresses to services that name none
     #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = cidr,
@@ -136,11 +163,13 @@ pub(crate) struct ListenArgs {
     pub(crate) admin_listen: SocketAddr,
 
     /// Address of /metrics
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10249")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10249",
+          value_parser = |text: &str| listen_address(text, METRICS_PORT))]
     pub(crate) metrics_bind_address: SocketAddr,
 
     /// Address of /healthz and /livez
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:10256")]
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:10256",
+          value_parser = |text: &str| listen_address(text, HEALTHZ_PORT))]
     pub(crate) healthz_bind_address: SocketAddr,
 }
 
@@ -178,7 +207,8 @@ pub(crate) struct StateArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct NodeArgs {
     /// The node whose view is taken [default: the host's name]
-    #[arg(long, value_name = "NAME", value_parser = crate::node_name::parse)]
+    #[arg(long, visible_alias = "hostname-override", value_name = "NAME",
+          value_parser = crate::node_name::parse)]
     pub(crate) node: Option<String>,
 }
 
@@ -197,7 +227,7 @@ pub(crate) struct RunArgs {
     pub(crate) planes: Vec<Plane>,
 
     /// How services are programmed; auto takes the best that this machine can run
-    #[arg(long, value_name = "BACKEND", value_parser = crate::backend::parse,
+    #[arg(long, visible_alias = "proxy-mode", value_name = "BACKEND", value_parser = backend,
           default_value = "auto")]
     pub(crate) backend: String,
 
@@ -222,6 +252,12 @@ pub(crate) struct RunArgs {
     /// Time between two full syncs that compare everything
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
     pub(crate) sync_period: Duration,
+
+    #[command(flatten)]
+    pub(crate) proxy: ProxyArgs,
+
+    #[command(flatten)]
+    pub(crate) proxy_host: ProxyHostArgs,
 
     #[command(flatten)]
     pub(crate) source: SourceArgs,
@@ -290,7 +326,7 @@ pub(crate) struct RenderArgs {
     pub(crate) node: NodeArgs,
 
     /// What to print: view is the node view itself
-    #[arg(long, value_name = "BACKEND", value_parser = crate::backend::parse,
+    #[arg(long, visible_alias = "proxy-mode", value_name = "BACKEND", value_parser = backend,
           default_value = "view")]
     pub(crate) backend: String,
 
@@ -301,6 +337,9 @@ pub(crate) struct RenderArgs {
     /// How long to wait for the first full state of a source
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
     pub(crate) timeout: Duration,
+
+    #[command(flatten)]
+    pub(crate) proxy: ProxyArgs,
 
     #[command(flatten)]
     pub(crate) source: SourceArgs,
@@ -355,44 +394,8 @@ pub(crate) struct DemoArgs {
     pub(crate) check: bool,
 
     /// How services are programmed
-    #[arg(long, value_name = "BACKEND", value_parser = crate::backend::parse,
-          default_value = "auto")]
+    #[arg(long, value_name = "BACKEND", value_parser = backend, default_value = "auto")]
     pub(crate) backend: String,
-}
-
-/// Ports from the first to the last, both included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PortRange {
-    pub(crate) first: u16,
-    pub(crate) last: u16,
-}
-
-fn cidr(text: &str) -> Result<IpNet, String> {
-    text.parse().map_err(|_| format!("{text:?} is not a CIDR such as 10.96.0.0/16"))
-}
-
-fn port_range(text: &str) -> Result<PortRange, String> {
-    let wrong = || format!("{text:?} is not a range of ports such as 30000-32767");
-    let (first, last) = text.split_once('-').ok_or_else(wrong)?;
-    let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port > 0);
-    let (first, last) = (port(first).ok_or_else(wrong)?, port(last).ok_or_else(wrong)?);
-    if first > last {
-        return Err(format!("{text:?} ends before it begins"));
-    }
-    Ok(PortRange { first, last })
-}
-
-/// The longest time a setting may be: far beyond any use, far below any overflow.
-const DURATION_MAX: Duration = Duration::from_hours(7 * 24);
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a time such as 10ms, 1s or 1m30s");
-    let time: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
-    let time = Duration::try_from(time).map_err(|_| wrong())?;
-    if time > DURATION_MAX {
-        return Err(format!("{text:?} is longer than a week"));
-    }
-    Ok(time)
 }
 
 #[cfg(test)]
@@ -404,22 +407,5 @@ mod tests {
     #[test]
     fn the_definition_holds_together() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn a_time_needs_a_unit_and_ends_within_a_week() {
-        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("0s"), Ok(Duration::ZERO));
-        for bad in ["10", "", "-1s", "8d", "1h fast"] {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_port_range_has_two_ends_in_order() {
-        assert_eq!(port_range("30000-32767"), Ok(PortRange { first: 30000, last: 32767 }));
-        for bad in ["30000", "0-10", "10-9", "1-65536", "a-b"] {
-            assert!(port_range(bad).is_err(), "{bad}");
-        }
     }
 }

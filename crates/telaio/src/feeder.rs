@@ -19,7 +19,7 @@ use telaio_source::brain::{BrainOptions, LocalClient};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
-use crate::monitor::Monitor;
+use crate::monitor::{ChangesSeen, Monitor};
 
 /// How long to wait before a sink that refused an operation is fed anew.
 const REFEED_PAUSE: Duration = Duration::from_secs(1);
@@ -39,10 +39,14 @@ enum View {
     Brain(Box<LocalClient>),
 }
 
-/// What a node agent asks for: its services, and nodes, to know when it is about to go.
+/// The objects that a node agent asks for besides its services: nodes, for its own addresses and pod
+/// networks and to know when it is about to go, and the networks of cluster addresses.
+pub(crate) const OBJECT_KINDS: &[Kind] = &[Kind::Node, Kind::ServiceCidr];
+
+/// What a node agent asks for.
 pub(crate) fn wants() -> Wants {
     let mut wants = Wants::services();
-    wants.kinds.insert(Kind::Node);
+    wants.kinds.extend(OBJECT_KINDS);
     wants
 }
 
@@ -197,8 +201,14 @@ impl Feed {
     }
 
     fn send(&mut self, node: &str, ops: Ops) -> Result<(), SinkError> {
+        let mut seen = ChangesSeen::default();
         for op in ops {
             self.note_own_node(node, &op);
+            seen.count(&op);
+            if op == Op::Sync {
+                // Before the backend hears of it: it may be done with them in no time.
+                self.monitor.changes_seen(std::mem::take(&mut seen));
+            }
             let is_sync = op == Op::Sync;
             match self.sink.send(op) {
                 Ok(()) => {}

@@ -3,7 +3,9 @@
 //! The [`Monitor`] is asked, never told to wait: whoever serves `/healthz` reads the figures of the
 //! source, the store and the sync loop where they are, and none of those notices.
 
+mod kube_proxy;
 mod metrics;
+mod proxy;
 mod report;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,12 +17,16 @@ use telaio_brain::Store;
 use telaio_reconcile::{SyncHandle, SyncStats};
 use telaio_source::Status;
 
+pub(crate) use proxy::{ChangesSeen, Probe, ProxyMetrics};
 pub(crate) use report::{Report, SyncSummary};
 #[cfg(test)]
 pub(crate) use report::{SourceReport, StoreReport};
 
-/// How long a change may wait for its sync before we call ourselves unwell; kube-proxy's value.
-const PENDING_AGE_MAX: Duration = Duration::from_mins(1);
+/// How many periods of full syncs a change may wait for its sync before we call ourselves unwell;
+/// kube-proxy's value.
+const PENDING_PERIODS_MAX: u32 = 2;
+/// The period of full syncs where nobody says otherwise.
+const SYNC_PERIOD: Duration = Duration::from_secs(30);
 
 /// What does not change while we run.
 #[derive(Debug, Clone, Default)]
@@ -45,7 +51,9 @@ pub(crate) struct Monitor {
     source: Arc<Status>,
     store: Option<Arc<Store>>,
     syncs: OnceLock<SyncHandle>,
+    sync_period: OnceLock<Duration>,
     node_leaving: AtomicBool,
+    proxy: ProxyMetrics,
     reloads: AtomicU64,
     reload_failures: AtomicU64,
 }
@@ -65,12 +73,14 @@ pub(crate) struct Health {
     pub(crate) last_sync_age_s: Option<f64>,
     /// How long the oldest change has waited for its sync; null when none waits.
     pub(crate) pending_age_s: Option<f64>,
+    /// How long one may wait.
+    pub(crate) pending_age_s_max: f64,
 }
 
 impl Health {
     /// Not stuck: a restart would not help.
     pub(crate) fn is_live(&self) -> bool {
-        self.pending_age_s.is_none_or(|age| age <= PENDING_AGE_MAX.as_secs_f64())
+        self.pending_age_s.is_none_or(|age| age <= self.pending_age_s_max)
     }
 
     /// Able to take traffic.
@@ -88,7 +98,9 @@ impl Monitor {
             source,
             store,
             syncs: OnceLock::new(),
+            sync_period: OnceLock::new(),
             node_leaving: AtomicBool::new(false),
+            proxy: ProxyMetrics::default(),
             reloads: AtomicU64::new(0),
             reload_failures: AtomicU64::new(0),
         })
@@ -103,6 +115,24 @@ impl Monitor {
     /// The sync loop, once there is one.
     pub(crate) fn sync_loop(&self) -> Option<&SyncHandle> {
         self.syncs.get()
+    }
+
+    /// The period of full syncs: how long a change may wait depends on it. The first counts.
+    #[cfg_attr(not(test), expect(dead_code, reason = "run calls it when it is wired"))]
+    pub(crate) fn set_sync_period(&self, period: Duration) {
+        // It cannot change while we run.
+        let _ = self.sync_period.set(period);
+    }
+
+    /// Changes are on their way to the backend.
+    pub(crate) fn changes_seen(&self, changes: ChangesSeen) {
+        let others_wait = self.sync_loop().is_some_and(|handle| handle.stats().pending());
+        self.proxy.changes_seen(changes, others_wait);
+    }
+
+    /// Where the service proxy's parts count what they do.
+    pub(crate) fn proxy(&self) -> &ProxyMetrics {
+        &self.proxy
     }
 
     /// Whether the node is about to go, so that load balancers should turn away.
@@ -126,6 +156,7 @@ impl Monitor {
             Some(stats) => stats.last_success.is_some(),
             None => self.facts.backend.is_none() && self.source.is_synced(),
         };
+        let sync_period = self.sync_period.get().copied().unwrap_or(SYNC_PERIOD);
         Health {
             synced,
             node_leaving: self.node_leaving.load(Ordering::Relaxed),
@@ -133,6 +164,7 @@ impl Monitor {
             state_age_s: self.source.age().map(seconds),
             last_sync_age_s: stats.as_ref().and_then(last_sync_age).map(seconds),
             pending_age_s: stats.as_ref().and_then(|stats| stats.pending_age).map(seconds),
+            pending_age_s_max: seconds(sync_period.saturating_mul(PENDING_PERIODS_MAX)),
         }
     }
 }

@@ -33,7 +33,9 @@ impl Plane {
     /// The kinds of objects that it needs.
     fn kinds(self) -> &'static [Kind] {
         match self {
-            Self::Services => &[Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::Override],
+            Self::Services => {
+                &[Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr, Kind::Override]
+            }
             Self::Pods => &[Kind::Node, Kind::Pod, Kind::Namespace, Kind::NetworkPolicy],
             Self::Ingress => &[
                 Kind::Service,

@@ -1,8 +1,10 @@
-//! Settings from three layers: configuration file < environment < flags.
+//! Settings from layers: kube-proxy's configuration < our own file < environment < flags.
 //!
 //! There is one definition of a setting, clap's in [`cli`](crate::cli). The environment variable's
 //! name comes from the option's (`--admin-listen`, `TELAIO_ADMIN_LISTEN`), the file's values become
-//! the options' defaults, and clap's own order (flag, environment, default) does the rest.
+//! the options' defaults, and clap's own order (flag, environment, default) does the rest. A
+//! [KubeProxyConfiguration](crate::kube_proxy_config) becomes defaults first, so that our own file
+//! replaces what both say.
 //!
 //! What always holds: a key of the file that no command knows is an error with the nearest known name,
 //! and a value that its option would refuse is an error that names file and key. A key of another
@@ -14,10 +16,11 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches};
 
 use crate::cli::Cli;
+use crate::kube_proxy_config::KubeProxyConfig;
 
 mod file;
 
-pub(crate) use file::FileError;
+pub(crate) use file::{Entry, FileError, read_text};
 
 /// The prefix of our environment variables.
 const ENV_PREFIX: &str = "TELAIO_";
@@ -45,14 +48,27 @@ impl Settings {
     /// Reads the command line `args` (the program's name first), the environment and the
     /// configuration file that either names; also gives what was asked for.
     pub(crate) fn load(args: Vec<OsString>) -> Result<(Self, Cli), SettingsError> {
-        // Once without the file, to learn which file; no option is required, so nothing is missing.
+        // Once without the files, to learn which; no option is required, so nothing is missing.
         let matches = command().try_get_matches_from(&args)?;
-        let file = named_file(&matches);
-        let matches = match &file {
-            Some(path) => layered(&matches, path)?.try_get_matches_from(&args)?,
-            None => matches,
+        let file = named_file(&matches, "config");
+        let mut layers = Layers::new(&matches);
+        let ours = file.as_deref().map_or(Ok(Vec::new()), file::read)?;
+        let warnings = match layers.kube_proxy_config(&matches, &ours) {
+            Some(path) => {
+                let theirs = KubeProxyConfig::read(&path)?;
+                layers.add(&path, theirs.entries)?;
+                theirs.warnings
+            }
+            None => Vec::new(),
         };
-        let cli = Cli::from_arg_matches(&matches)?;
+        if let Some(path) = &file {
+            layers.add(path, ours)?;
+        }
+        let matches = layers.command.try_get_matches_from(&args)?;
+        let mut cli = Cli::from_arg_matches(&matches)?;
+        if let Some(proxy) = cli.command.proxy_mut() {
+            proxy.config_warnings = warnings;
+        }
         Ok((Self { args, file, matches }, cli))
     }
 
@@ -89,32 +105,82 @@ fn option_name(arg: &Arg) -> Option<String> {
     arg.get_long().filter(|_| arg.get_action().takes_values()).map(str::to_owned)
 }
 
-fn named_file(matches: &ArgMatches) -> Option<PathBuf> {
-    let (_, sub) = matches.subcommand()?;
-    sub.try_get_one::<PathBuf>("config").ok().flatten().cloned()
+/// The names under which a file may set an option: its own, and those of other programs.
+fn option_names(arg: &Arg) -> Vec<String> {
+    let aliases = arg.get_all_aliases().unwrap_or_default();
+    let names = option_name(arg).into_iter();
+    if arg.get_action().takes_values() {
+        names.chain(aliases.into_iter().map(str::to_owned)).collect()
+    } else {
+        names.collect()
+    }
 }
 
-/// The command line with the file's values as defaults of the chosen command's options.
-fn layered(matches: &ArgMatches, path: &Path) -> Result<clap::Command, SettingsError> {
-    let mut command = command();
-    let chosen = matches.subcommand_name().unwrap_or_default().to_owned();
-    for entry in file::read(path)? {
-        let options = |sub: &clap::Command| sub.get_arguments().filter_map(option_name).collect();
-        let all: Vec<String> = command.get_subcommands().flat_map::<Vec<_>, _>(options).collect();
-        if entry.key == "config" || !all.contains(&entry.key) {
-            return Err(FileError::unknown_key(path, &entry.key, &all).into());
+fn named_file(matches: &ArgMatches, option: &str) -> Option<PathBuf> {
+    let (_, sub) = matches.subcommand()?;
+    sub.try_get_one::<PathBuf>(option).ok().flatten().cloned()
+}
+
+/// The command line with files' values as defaults of the chosen command's options.
+struct Layers {
+    command: clap::Command,
+    /// The name of the chosen command.
+    chosen: String,
+    /// What every command can be told, as flags without the dashes.
+    known: Vec<String>,
+    /// Which options a flag or the environment sets in other words.
+    replaced: Vec<&'static str>,
+}
+
+impl Layers {
+    fn new(matches: &ArgMatches) -> Self {
+        let command = command();
+        let options = |sub: &clap::Command| sub.get_arguments().flat_map(option_names).collect();
+        let known = command.get_subcommands().flat_map::<Vec<_>, _>(options).collect();
+        let chosen = matches.subcommand_name().unwrap_or_default().to_owned();
+        let mut replaced = Vec::new();
+        if named_file(matches, "kubeconfig").is_some() {
+            replaced.push("source");
         }
-        let sub = command.find_subcommand(&chosen);
-        let mut arguments = sub.into_iter().flat_map(clap::Command::get_arguments);
-        let arg = arguments.find(|arg| arg.get_long() == Some(&entry.key)).cloned();
-        drop(arguments);
-        let Some(arg) = arg else { continue };
-        entry.check(path, &arg)?;
-        command = command.mut_subcommand(&chosen, |sub| {
-            sub.mut_arg(arg.get_id(), |arg| arg.default_values(entry.values))
-        });
+        Self { command, chosen, known, replaced }
     }
-    Ok(command)
+
+    /// The option of the chosen command that has this name.
+    fn option(&self, name: &str) -> Option<Arg> {
+        let sub = self.command.find_subcommand(&self.chosen)?;
+        let is_named = |arg: &&Arg| option_names(arg).iter().any(|one| one == name);
+        sub.get_arguments().find(is_named).cloned()
+    }
+
+    /// The KubeProxyConfiguration that is named on the command line, in the environment, or in our
+    /// own file, if the chosen command can use one.
+    fn kube_proxy_config(&self, matches: &ArgMatches, ours: &[Entry]) -> Option<PathBuf> {
+        const OPTION: &str = "kube-proxy-config";
+        self.option(OPTION)?;
+        named_file(matches, "kube_proxy_config").or_else(|| {
+            let entry = ours.iter().find(|entry| entry.key == OPTION)?;
+            entry.values.first().map(PathBuf::from)
+        })
+    }
+
+    /// Puts a file's values over those of the layers before.
+    fn add(&mut self, path: &Path, entries: Vec<Entry>) -> Result<(), SettingsError> {
+        for entry in entries {
+            if entry.key == "config" || !self.known.contains(&entry.key) {
+                return Err(FileError::unknown_key(path, &entry.key, &self.known).into());
+            }
+            if self.replaced.contains(&entry.key.as_str()) {
+                continue;
+            }
+            let Some(arg) = self.option(&entry.key) else { continue };
+            entry.check(path, &arg)?;
+            let command = std::mem::take(&mut self.command);
+            self.command = command.mut_subcommand(&self.chosen, |sub| {
+                sub.mut_arg(arg.get_id(), |arg| arg.default_values(entry.values))
+            });
+        }
+        Ok(())
+    }
 }
 
 /// The options of the chosen command whose values differ, as flags without the dashes.

@@ -11,7 +11,6 @@ use ipnet::IpNet;
 use telaio_api::proto::localv1::Set;
 use telaio_api::sets;
 use telaio_brain::Store;
-use telaio_model::Kind;
 use telaio_source::brain::{BrainOptions, GlobalClient};
 use telaio_source::dir::{DirOptions, DirSource};
 use telaio_source::kube::{KubeOptions, KubeSource};
@@ -21,6 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::cli::{SourceArgs, TlsArgs};
 use crate::exit::CommandError;
+use crate::feeder;
 use crate::plane::{self, Plane};
 use crate::state_dir::{Part, StateDir};
 
@@ -35,10 +35,11 @@ impl SourceArgs {
     /// go together.
     pub(crate) fn spec(&self) -> Result<SourceSpec, CommandError> {
         self.check_cidrs()?;
-        match &self.source {
-            Some(spec) => Ok(spec.clone()),
-            None if std::env::var_os(IN_CLUSTER).is_some() => Ok(SourceSpec::Kube(None)),
-            None => Err(CommandError::bad_input(
+        match (&self.source, &self.kubeconfig) {
+            (Some(spec), _) => Ok(spec.clone()),
+            (None, Some(path)) => Ok(SourceSpec::Kube(Some(path.clone()))),
+            (None, None) if std::env::var_os(IN_CLUSTER).is_some() => Ok(SourceSpec::Kube(None)),
+            (None, None) => Err(CommandError::bad_input(
                 "name a source: --source kube[:KUBECONFIG], dir:PATH or brain:URL (outside of a \
                  cluster there is no default)",
             )),
@@ -231,7 +232,7 @@ pub(crate) async fn load_once(
 pub(crate) fn view_options(url: &str, tls: &TlsArgs) -> Result<BrainOptions, CommandError> {
     tls.check_used(url)?;
     let mut sets = vec![Set::ServingEndpoints];
-    sets.extend(sets::set_of(Kind::Node));
+    sets.extend(feeder::OBJECT_KINDS.iter().copied().filter_map(sets::set_of));
     Ok(BrainOptions { tls: tls.client(url)?, sets, ..BrainOptions::new(url) })
 }
 

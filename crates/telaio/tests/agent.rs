@@ -102,7 +102,13 @@ fn the_servers_and_the_status_command_tell_the_same() {
 
     let (status, page) = get(agent.metrics, "/metrics");
     assert_eq!(status, 200);
-    for line in ["telaio_store_services 5", "telaio_healthy 1", "telaio_sync_failures_total 0"] {
+    for line in [
+        "telaio_store_services 5",
+        "telaio_healthy 1",
+        "telaio_sync_failures_total 0",
+        "kubeproxy_sync_proxy_rules_service_changes_total 5",
+        "kubeproxy_sync_proxy_rules_service_changes_pending 0",
+    ] {
         assert!(page.lines().any(|l| l == line), "{line} is not in {page}");
     }
 
@@ -128,7 +134,17 @@ fn a_node_that_is_about_to_go_is_unhealthy_and_alive() {
     manifests.write("nodes.yaml", &nodes.replacen("spec:", taint, 1));
     let body = ask_until(agent.healthz, "/healthz", |status, _| status == 503);
     assert!(body.contains("\"node_leaving\": true"), "{body}");
-    assert_eq!(get(agent.healthz, "/livez").0, 200);
+    assert!(body.contains("\"nodeEligible\": false"), "{body}");
+    let (status, body) = get(agent.healthz, "/livez");
+    assert_eq!(status, 200);
+    // kube-proxy's fields: up to date is now, and the node is none of its concern.
+    let json: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert!(json["currentTime"].as_str().unwrap().ends_with(" +0000 UTC"), "{body}");
+    assert_eq!(json["lastUpdated"], json["currentTime"]);
+    assert_eq!(json.get("nodeEligible"), None);
+    let (_, page) = get(agent.metrics, "/metrics");
+    assert!(page.contains("\nkubeproxy_proxy_livez_total{code=\"200\"} 1\n"), "{page}");
+    assert!(!page.contains("\nkubeproxy_proxy_healthz_total{code=\"503\"} 0\n"), "{page}");
 }
 
 #[test]

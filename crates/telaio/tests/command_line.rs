@@ -162,6 +162,56 @@ fn a_wrong_configuration_file_exits_2_and_names_file_and_key() {
 }
 
 #[test]
+fn a_wrong_configuration_of_kube_proxys_exits_2_and_names_file_field_and_what_is_expected() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.conf");
+    let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+    for (text, expected) in [
+        ("mode: userspace", "config.conf: mode: \"userspace\" is no mode; expected iptables"),
+        ("iptables: {syncPeriod: soon}", "config.conf: iptables.syncPeriod: "),
+        (
+            "conntrack: {min: few}",
+            "config.conf: conntrack.min: \"few\" cannot be: expected a whole",
+        ),
+    ] {
+        std::fs::write(&path, format!("{head}{text}\n")).unwrap();
+        let ended = run_args(["run", "--kube-proxy-config", path.to_str().unwrap()]);
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.contains(expected), "{ended:?}");
+    }
+    let ended = run_args(["run", "--config", path.to_str().unwrap()]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("give it with --kube-proxy-config"), "{ended:?}");
+}
+
+#[test]
+fn settings_of_kube_proxys_count_where_nothing_else_says_otherwise() {
+    let dir = tempfile::tempdir().unwrap();
+    let theirs = dir.path().join("config.conf");
+    let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+    std::fs::write(&theirs, format!("{head}hostnameOverride: Theirs\noomScoreAdj: -999\n"))
+        .unwrap();
+    let ours = dir.path().join("telaio.toml");
+    let manifests = dir.path().join("manifests");
+    std::fs::create_dir(&manifests).unwrap();
+    let node = |ours_say: &str, environment: Option<&str>| {
+        std::fs::write(&ours, ours_say).unwrap();
+        let mut command = telaio();
+        command.arg("render").arg(format!("--source=dir:{}", manifests.display()));
+        command.env("TELAIO_CONFIG", &ours).env("TELAIO_KUBE_PROXY_CONFIG", &theirs);
+        if let Some(value) = environment {
+            command.env("TELAIO_NODE", value);
+        }
+        let ended = run(&mut command);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.stdout.lines().next().unwrap().to_owned()
+    };
+    assert_eq!(node("", None), "node: theirs");
+    assert_eq!(node("node = \"from-file\"", None), "node: from-file");
+    assert_eq!(node("node = \"from-file\"", Some("from-env")), "node: from-env");
+}
+
+#[test]
 fn status_without_an_agent_says_how_to_start_one() {
     // A port that was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -94,7 +94,7 @@ impl Node {
             localhost_proxy: true,
         };
         let companions = place.run(|| Companions::start(options).unwrap());
-        let redirect = companions.localhost_port(IpFamily::V4).unwrap();
+        let redirect = companions.localhost_ports().v4.unwrap();
         place.shell(&format!(
             "nft 'table ip t {{
                chain output {{ type nat hook output priority -100;
@@ -113,12 +113,15 @@ impl Node {
     }
 
     fn programmed(&self, entry: Option<ServiceEndpoints>) {
-        let changed = BTreeMap::from([(key(), entry)]);
+        self.synced(false, &BTreeMap::from([(key(), entry)]));
+    }
+
+    fn synced(&self, first: bool, changed: &BTreeMap<ObjectKey, Option<ServiceEndpoints>>) {
         self.place.run(|| {
             self.companions.programmed(&Programmed {
                 kind: SyncKind::Changes,
-                first: false,
-                changed: &changed,
+                first,
+                changed,
                 node: &self.facts,
             });
         });
@@ -179,6 +182,20 @@ fn every_companion_follows_a_service_from_its_first_endpoint_to_its_end() {
     while node.connect(HEALTH_PORT).is_ok() {
         thread::yield_now();
     }
+}
+
+#[test]
+fn a_service_that_ended_while_backends_changed_is_forgotten() {
+    let node = Node::new("companions-next");
+    node.programmed(Some(service(vec![endpoint("a", "192.0.2.1", true, 6001)])));
+    assert_eq!(node.companions.health_checks.services().len(), 1);
+    assert_eq!(node.companions.stale_flows.services().len(), 1);
+    node.synced(false, &BTreeMap::new());
+    assert_eq!(node.companions.health_checks.services().len(), 1, "nothing changed");
+    node.synced(true, &BTreeMap::new());
+    assert_eq!(node.companions.health_checks.services().len(), 0);
+    assert_eq!(node.companions.stale_flows.services().len(), 0);
+    assert!(talk(node.connect(30_080).unwrap(), "").is_err(), "no node port any more");
 }
 
 fn ips(texts: &[&str]) -> Vec<IpAddr> {

@@ -17,7 +17,7 @@ pub(super) struct LiveChain<'a> {
 /// All chains of ours in one family, and the rules of others' chains that lead to ours.
 #[derive(Debug, Default)]
 pub(super) struct Live<'a> {
-    chains: HashMap<(Table, &'a str), LiveChain<'a>>,
+    chains: HashMap<(Table, ChainName), LiveChain<'a>>,
     jumps: Vec<(Table, &'a str, &'a str)>,
 }
 
@@ -35,28 +35,18 @@ impl<'a> Live<'a> {
         let mut live = Self::default();
         for (table, line) in table_lines(text) {
             if let Some(chain) = declared_chain(line) {
-                if chain.starts_with(super::names::PREFIX) {
-                    live.chains.entry((table, chain)).or_default();
+                if let Some(name) = ours(chain) {
+                    live.chains.entry((table, name)).or_default();
                 }
             } else if let Some((chain, rule)) = appended_rule(line) {
-                if chain.starts_with(super::names::PREFIX) {
-                    live.chains.entry((table, chain)).or_default().rules.push(rule);
+                if let Some(name) = ours(chain) {
+                    live.chains.entry((table, name)).or_default().rules.push(rule);
                 } else if jump_target(rule).is_some() {
                     live.jumps.push((table, chain, rule));
                 }
             }
         }
         live
-    }
-
-    /// Whether nothing of ours is there.
-    pub(super) fn is_empty(&self) -> bool {
-        self.chains.is_empty() && self.jumps.is_empty()
-    }
-
-    /// How many rules there are in our chains.
-    pub(super) fn rule_count(&self) -> usize {
-        self.chains.values().map(|chain| chain.rules.len()).sum()
     }
 
     /// Rules in others' chains that lead to ours.
@@ -66,7 +56,7 @@ impl<'a> Live<'a> {
 
     /// A chain that is wanted.
     pub(super) fn want(&mut self, table: Table, name: ChainName) -> Option<&[&'a str]> {
-        let chain = self.chains.get_mut(&(table, name.as_str()))?;
+        let chain = self.chains.get_mut(&(table, name))?;
         chain.wanted = true;
         Some(&chain.rules)
     }
@@ -81,12 +71,16 @@ impl<'a> Live<'a> {
     }
 
     /// Chains that nobody asked for, in order.
-    pub(super) fn unwanted(&self) -> Vec<(Table, &'a str)> {
+    pub(super) fn unwanted(&self) -> Vec<(Table, ChainName)> {
         let chains = self.chains.iter().filter(|(_, chain)| !chain.wanted);
-        let mut names: Vec<(Table, &str)> = chains.map(|(at, _)| *at).collect();
+        let mut names: Vec<(Table, ChainName)> = chains.map(|(at, _)| *at).collect();
         names.sort_unstable();
         names
     }
+}
+
+fn ours(chain: &str) -> Option<ChainName> {
+    ChainName::new(chain).filter(ChainName::is_ours)
 }
 
 /// Whether these are the rules.

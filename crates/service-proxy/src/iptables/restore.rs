@@ -118,17 +118,19 @@ impl Section {
 pub(super) struct Restore {
     limits: Limits,
     /// filter: chains and rules that are new.
-    pub(super) filter_before: Section,
+    filter_before: Section,
+    /// nat: fixed chains, which those of services lead to.
+    base: Section,
     /// nat: service chains to write, each service wholly in one part.
     prepare: Vec<Section>,
     /// nat: shared chains, and chains that have to change together with them.
-    pub(super) switch: Section,
+    switch: Section,
     /// nat: chains to remove.
     retire: Vec<Section>,
     /// filter: what has to go.
-    pub(super) filter_after: Section,
+    filter_after: Section,
     /// mangle: whatever changes.
-    pub(super) mangle: Section,
+    mangle: Section,
 }
 
 impl Restore {
@@ -136,6 +138,7 @@ impl Restore {
         Self {
             limits,
             filter_before: Section::default(),
+            base: Section::default(),
             prepare: Vec::new(),
             switch: Section::default(),
             retire: Vec::new(),
@@ -144,18 +147,27 @@ impl Restore {
         }
     }
 
+    /// Where chains are written that have to change together with shared ones.
+    pub(super) fn switch(&mut self) -> &mut Section {
+        &mut self.switch
+    }
+
     /// Where a service's chains are written that may change before the shared ones do.
     pub(super) fn prepare(&mut self) -> &mut Section {
         with_room(&mut self.prepare, self.limits)
     }
 
-    /// Where chains are removed that nothing leads to after the shared ones have changed.
-    pub(super) fn retire(&mut self) -> &mut Section {
-        with_room(&mut self.retire, self.limits)
+    /// Where a table's fixed chains are written.
+    pub(super) fn base(&mut self, table: Table) -> &mut Section {
+        match table {
+            Table::Filter => &mut self.filter_before,
+            Table::Mangle => &mut self.mangle,
+            Table::Nat => &mut self.base,
+        }
     }
 
-    /// Where a change of a table goes that concerns no service.
-    pub(super) fn table(&mut self, table: Table) -> &mut Section {
+    /// Where rules are added that packets meet from then on.
+    pub(super) fn add(&mut self, table: Table) -> &mut Section {
         match table {
             Table::Filter => &mut self.filter_before,
             Table::Mangle => &mut self.mangle,
@@ -163,9 +175,31 @@ impl Restore {
         }
     }
 
+    /// Where rules are removed that packets meet until then.
+    pub(super) fn take(&mut self, table: Table) -> &mut Section {
+        match table {
+            Table::Filter => &mut self.filter_after,
+            Table::Mangle => &mut self.mangle,
+            Table::Nat => &mut self.switch,
+        }
+    }
+
+    /// Where a chain is removed that nothing leads to any more.
+    pub(super) fn retire(&mut self, table: Table) -> &mut Section {
+        match table {
+            Table::Filter => &mut self.filter_after,
+            Table::Mangle => &mut self.mangle,
+            Table::Nat => with_room(&mut self.retire, self.limits),
+        }
+    }
+
+    fn nat(&self) -> impl Iterator<Item = &Section> {
+        let first = [&self.base].into_iter().chain(&self.prepare);
+        first.chain([&self.switch]).chain(&self.retire)
+    }
+
     fn sections(&self) -> impl Iterator<Item = &Section> {
-        let nat = self.prepare.iter().chain([&self.switch]).chain(&self.retire);
-        nat.chain([&self.filter_before, &self.filter_after, &self.mangle])
+        self.nat().chain([&self.filter_before, &self.filter_after, &self.mangle])
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -179,8 +213,7 @@ impl Restore {
 
     /// The text; nothing if nothing changes.
     pub(super) fn text(&self) -> String {
-        let nat: Vec<&Section> =
-            self.prepare.iter().chain([&self.switch]).chain(&self.retire).collect();
+        let nat: Vec<&Section> = self.nat().collect();
         let bytes: usize = self
             .sections()
             .map(|it| it.declared.len() + it.edits.len() + it.removed.len())

@@ -1,7 +1,7 @@
 //! From plans to what stands in the table: chains, and elements of the shared maps.
 //!
 //! Pure. A service compiles alone, to [`Item`]s that it claims by [`Key`]; the chains that services
-//! share are compiled once for all from the [`ChainSpec`]s that anybody uses.
+//! share are compiled once for all from the [`Way`]s that anybody uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,7 +12,6 @@ use telaio_model::hash::StableHash;
 use telaio_model::{IpFamily, Protocol, ServiceEndpoints};
 use telaio_netlink::nftables::{Chain, ChainKind, FibAddress, Hook, NumgenKind, Verdict};
 
-use super::layout::Map;
 use super::rule::{Place, Rule, Slots, Words};
 use super::slots;
 use crate::config::{LocalSources, NodeFacts, NodePortMatch, ProxyConfig};
@@ -58,6 +57,8 @@ impl FrontendKey {
 pub enum Key {
     /// A chain.
     Chain(IpFamily, Arc<str>),
+    /// The way of a number.
+    Way(IpFamily, u32),
     /// A cluster address.
     ClusterIp(IpAddr),
     /// An endpoint of this node.
@@ -74,7 +75,9 @@ impl Key {
     /// Its family.
     pub fn family(&self) -> IpFamily {
         match self {
-            Self::Chain(family, _) | Self::LocalhostNodePort(family, _) => *family,
+            Self::Chain(family, _)
+            | Self::Way(family, _)
+            | Self::LocalhostNodePort(family, _) => *family,
             Self::ClusterIp(ip) | Self::Hairpin(ip) => IpFamily::of(*ip),
             Self::Firewall(frontend) | Self::Frontend(frontend) => frontend.family,
         }
@@ -93,6 +96,7 @@ impl std::fmt::Display for Key {
         };
         match self {
             Self::Chain(family, name) => write!(f, "chain {name} ({family})"),
+            Self::Way(family, number) => write!(f, "way {number:#x} ({family})"),
             Self::ClusterIp(ip) => write!(f, "cluster IP {ip}"),
             Self::Hairpin(ip) => write!(f, "hairpin of {ip}"),
             Self::LocalhostNodePort(family, port) => {
@@ -116,8 +120,8 @@ pub struct ChainItem {
 /// Where an address and port leads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FrontendItem {
-    /// What its map says; `None` if there is nothing, which we never want.
-    pub verdict: Option<Verdict>,
+    /// The number of its way; `None` if there is none, which we never want.
+    pub way: Option<u32>,
     /// The endpoints in their slots, in order of slot.
     pub slots: Vec<(u32, SocketAddr)>,
     /// The lasting slot for each slot, in order of slot; with affinity only.
@@ -131,6 +135,8 @@ pub enum Item {
     Present,
     /// A chain.
     Chain(Arc<ChainItem>),
+    /// Where a way leads.
+    Way(Verdict),
     /// The chain that knows the allowed sources.
     Firewall(Arc<str>),
     /// Where an address and port leads.
@@ -159,9 +165,13 @@ pub struct Pick {
     choice: Choice,
 }
 
-/// A chain that services use.
+/// A way that services lead: mostly a chain that they share.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ChainSpec {
+pub enum Way {
+    /// Traffic is refused.
+    Reject,
+    /// Traffic is dropped.
+    Drop,
     /// Picks an endpoint.
     Pick(Pick),
     /// Marks for masquerade, then picks.
@@ -244,10 +254,12 @@ impl Target {
     }
 }
 
-impl ChainSpec {
+impl Way {
     /// Its name, which says all about it.
     pub fn name(&self) -> String {
         match self {
+            Self::Reject => REJECT.to_owned(),
+            Self::Drop => "drop".to_owned(),
             Self::Pick(pick) => pick.name(),
             Self::Masquerade(pick) => format!("masquerade-{}", pick.name()),
             Self::ExternalLocal(node, outside) => {
@@ -259,7 +271,7 @@ impl ChainSpec {
     /// The chains that it goes to.
     fn needs(&self) -> Vec<Self> {
         match self {
-            Self::Pick(_) => Vec::new(),
+            Self::Reject | Self::Drop | Self::Pick(_) => Vec::new(),
             Self::Masquerade(pick) => vec![Self::Pick(pick.clone())],
             Self::ExternalLocal(node, outside) => {
                 let picks = [node, outside].into_iter().filter_map(Target::pick);
@@ -268,8 +280,49 @@ impl ChainSpec {
         }
     }
 
-    fn rules(&self, words: Words, pods: &LocalSources) -> Vec<Rule> {
+    /// Where it leads.
+    fn verdict(&self) -> Verdict {
         match self {
+            Self::Drop => Verdict::Drop,
+            _ => Verdict::Goto(self.name()),
+        }
+    }
+
+    /// The number that services lead to. Two ways with the same hash are told apart by who keeps
+    /// the numbers.
+    pub fn hash(&self) -> u32 {
+        let pick = |hash: StableHash, pick: &Pick| {
+            let (kind, detail) = match pick.choice {
+                Choice::Random => (0, 0),
+                Choice::Hash => (1, 0),
+                Choice::Sticky(timeout_s) => (2, u64::from(timeout_s)),
+                Choice::Turn(port) => (3, port),
+            };
+            hash.bytes(&[kind, pick.place as u8, pick.slots as u8])
+                .bytes(&pick.count.to_be_bytes())
+                .bytes(&detail.to_be_bytes())
+        };
+        let target = |hash: StableHash, target: &Target| match target {
+            Target::Reject => hash.bytes(&[0]),
+            Target::Drop => hash.bytes(&[1]),
+            Target::Pick(it) => pick(hash.bytes(&[2]), it),
+        };
+        let hash = StableHash::new();
+        let hash = match self {
+            Self::Reject => hash.bytes(&[0]),
+            Self::Drop => hash.bytes(&[1]),
+            Self::Pick(it) => pick(hash.bytes(&[2]), it),
+            Self::Masquerade(it) => pick(hash.bytes(&[3]), it),
+            Self::ExternalLocal(node, outside) => target(target(hash.bytes(&[4]), node), outside),
+        };
+        let hash = hash.finish();
+        (hash ^ (hash >> 32)) as u32
+    }
+
+    /// The chain, for ways that have one of their own.
+    fn chain(&self, words: Words, pods: &LocalSources) -> Option<ChainItem> {
+        let rules = match self {
+            Self::Reject | Self::Drop => return None,
             Self::Pick(pick) => pick.rules(words),
             Self::Masquerade(pick) => vec![words.jump(MARK), words.goto(&pick.name())],
             Self::ExternalLocal(node, outside) => {
@@ -283,7 +336,8 @@ impl ChainSpec {
                 rules.push(outside.rule(words));
                 rules
             }
-        }
+        };
+        Some(ChainItem { chain: Chain::regular(self.name()), rules: Some(rules) })
     }
 }
 
@@ -302,20 +356,22 @@ fn from_pod(words: Words, pods: &LocalSources) -> Vec<Rule> {
 pub struct CompiledService {
     /// What it claims.
     pub items: BTreeMap<Key, Item>,
-    /// The shared chains that it uses, by family.
-    pub chains: BTreeSet<(IpFamily, ChainSpec)>,
+    /// The ways that it uses, by family.
+    pub ways: BTreeSet<(IpFamily, Way)>,
 }
 
-/// Compiles one service.
+/// Compiles one service. `number` gives the number of a way, always the same for the same way.
 pub fn compile_service(
     entry: &ServiceEndpoints,
     config: &ProxyConfig,
     node: &NodeFacts,
+    number: &dyn Fn(&(IpFamily, Way)) -> u32,
 ) -> CompiledService {
     let mut compiled = CompiledService::default();
     for family in &config.families {
         for port in plan::plan(entry, *family) {
-            PortCompiler { family: *family, port: &port, config, node, out: &mut compiled }.run();
+            let out = &mut compiled;
+            PortCompiler { family: *family, port: &port, config, node, number, out }.run();
         }
     }
     compiled
@@ -326,6 +382,7 @@ struct PortCompiler<'a> {
     port: &'a PortPlan,
     config: &'a ProxyConfig,
     node: &'a NodeFacts,
+    number: &'a dyn Fn(&(IpFamily, Way)) -> u32,
     out: &'a mut CompiledService,
 }
 
@@ -399,46 +456,35 @@ impl PortCompiler<'_> {
 
     fn frontend(&mut self, key: FrontendKey, external: bool) {
         let mut item = FrontendItem::default();
-        let verdict = if !external {
-            self.verdict(key, self.port.internal, &mut item, ChainSpec::Pick)
+        let way = if !external {
+            Self::way(self.target(key, self.port.internal, &mut item), Way::Pick)
         } else if let Some(from_node) = self.port.external_from_node {
             let node = self.target(key, from_node, &mut item);
-            let outside = self.target(key, self.port.external, &mut item);
-            match (&node, &outside) {
-                (Target::Reject, Target::Reject) => Verdict::Goto(REJECT.to_owned()),
-                (Target::Drop, Target::Drop) => Verdict::Drop,
-                _ => self.use_chain(ChainSpec::ExternalLocal(node, outside)),
+            match (node, self.target(key, self.port.external, &mut item)) {
+                (Target::Reject, Target::Reject) => Way::Reject,
+                (Target::Drop, Target::Drop) => Way::Drop,
+                (node, outside) => Way::ExternalLocal(node, outside),
             }
         } else {
-            self.verdict(key, self.port.external, &mut item, ChainSpec::Masquerade)
+            Self::way(self.target(key, self.port.external, &mut item), Way::Masquerade)
         };
-        item.verdict = Some(verdict);
+        for needed in way.needs() {
+            self.out.ways.insert((self.family, needed));
+        }
+        let way = (self.family, way);
+        item.way = Some((self.number)(&way));
         item.slots.sort_unstable();
         item.lasting.sort_unstable();
+        self.out.ways.insert(way);
         self.claim(Key::Frontend(key), Item::Frontend(Arc::new(item)));
     }
 
-    fn verdict(
-        &mut self,
-        key: FrontendKey,
-        answer: Answer,
-        item: &mut FrontendItem,
-        chain: fn(Pick) -> ChainSpec,
-    ) -> Verdict {
-        match self.target(key, answer, item) {
-            Target::Pick(pick) => self.use_chain(chain(pick)),
-            Target::Reject => Verdict::Goto(REJECT.to_owned()),
-            Target::Drop => Verdict::Drop,
+    fn way(target: Target, serve: fn(Pick) -> Way) -> Way {
+        match target {
+            Target::Pick(pick) => serve(pick),
+            Target::Reject => Way::Reject,
+            Target::Drop => Way::Drop,
         }
-    }
-
-    fn use_chain(&mut self, spec: ChainSpec) -> Verdict {
-        let verdict = Verdict::Goto(spec.name());
-        for needed in spec.needs() {
-            self.out.chains.insert((self.family, needed));
-        }
-        self.out.chains.insert((self.family, spec));
-        verdict
     }
 
     /// Puts the endpoints into their slots, and says who picks one.
@@ -496,32 +542,34 @@ impl PortCompiler<'_> {
     }
 }
 
-/// The chains that do not belong to one service: those that the kernel begins with, and those that
-/// services share.
+/// What does not belong to one service: the chains that the kernel begins with, and the ways that
+/// services share, each with its number.
 pub fn compile_shared<'a>(
     config: &ProxyConfig,
     node: &NodeFacts,
     localhost: LocalhostPorts,
-    used: impl IntoIterator<Item = &'a (IpFamily, ChainSpec)>,
+    ways: impl IntoIterator<Item = (&'a (IpFamily, Way), u32)>,
 ) -> BTreeMap<Key, Item> {
-    let mut chains = Vec::new();
-    for family in &config.families {
-        chains.extend(
-            base_chains(*family, config, node, localhost.of(*family))
-                .into_iter()
-                .map(|item| (*family, item)),
-        );
-    }
-    for (family, spec) in used {
-        let words = Words { family: *family };
-        let rules = spec.rules(words, &LocalSources::new(config, node, *family));
-        let item = ChainItem { chain: Chain::regular(spec.name()), rules: Some(rules) };
-        chains.push((*family, item));
-    }
-    let keyed = |(family, item): (IpFamily, ChainItem)| {
-        (Key::Chain(family, item.chain.name.as_str().into()), Item::Chain(Arc::new(item)))
+    let mut items = BTreeMap::new();
+    let mut add = |family: IpFamily, chain: ChainItem| {
+        let name = chain.chain.name.as_str().into();
+        items.insert(Key::Chain(family, name), Item::Chain(Arc::new(chain)));
     };
-    chains.into_iter().map(keyed).collect()
+    let mut numbered = Vec::new();
+    for family in &config.families {
+        for chain in base_chains(*family, config, node, localhost.of(*family)) {
+            add(*family, chain);
+        }
+    }
+    for ((family, way), number) in ways {
+        let words = Words { family: *family };
+        if let Some(chain) = way.chain(words, &LocalSources::new(config, node, *family)) {
+            add(*family, chain);
+        }
+        numbered.push((Key::Way(*family, number), Item::Way(way.verdict())));
+    }
+    items.extend(numbered);
+    items
 }
 
 fn base_chains(
@@ -566,13 +614,13 @@ fn services_rules(
     node: &NodeFacts,
     loopback: &IpNet,
 ) -> Vec<Rule> {
-    let mut rules = vec![words.dispatch(Place::Address, Map::Firewall)];
+    let mut rules = vec![words.check_source()];
     if config.masquerade_all {
         rules.push(words.to_cluster_ip().then(words.jump(MARK)));
     } else if LocalSources::new(config, node, words.family) != LocalSources::Nowhere {
         rules.push(words.to_cluster_ip().then(words.jump(MARK_UNLESS_POD)));
     }
-    rules.push(words.dispatch(Place::Address, Map::Services));
+    rules.push(words.dispatch(Place::Address));
     rules.push(words.to_cluster_ip().then(words.goto(REJECT)));
     let mut service_cidrs: Vec<IpNet> = config
         .service_cidrs
@@ -590,7 +638,7 @@ fn services_rules(
         condition
             .then(words.not_to_net(loopback))
             .then(words.is_local(FibAddress::Destination))
-            .then(words.dispatch(Place::NodePort, Map::NodePorts))
+            .then(words.dispatch(Place::NodePort))
     };
     match NodePortMatch::new(config, node, words.family) {
         NodePortMatch::AnyLocal => rules.push(to_node_port(Rule::default())),
@@ -623,14 +671,15 @@ pub(super) fn every_kind_of_chain(
         for choice in &choices {
             let choice = choice.clone();
             let pick = Pick { place, slots: Slots::Local, count: 2, choice };
-            specs.insert((family, ChainSpec::Masquerade(pick.clone())));
-            let external = ChainSpec::ExternalLocal(Target::Pick(pick.clone()), Target::Drop);
+            specs.insert((family, Way::Masquerade(pick.clone())));
+            let external = Way::ExternalLocal(Target::Pick(pick.clone()), Target::Drop);
             specs.insert((family, external));
-            specs.insert((family, ChainSpec::Pick(pick)));
+            specs.insert((family, Way::Pick(pick)));
         }
     }
     let ports = LocalhostPorts { v4: Some(1), v6: Some(1) };
-    let chains = compile_shared(config, node, ports, &specs).into_values();
+    let ways = specs.iter().map(|way| (way, 0));
+    let chains = compile_shared(config, node, ports, ways).into_values();
     let unwrap = |item: Item| match item {
         Item::Chain(chain) => Some(Arc::unwrap_or_clone(chain)),
         _ => None,

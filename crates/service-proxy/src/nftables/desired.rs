@@ -1,13 +1,13 @@
 //! What should stand in the table: services as they are now, and the chains that they share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use telaio_model::{IpFamily, ObjectKey, ServiceEndpoints};
 use telaio_reconcile::target::compile_by_parts;
 use telaio_reconcile::{ApplyError, Change, Observed, PartialTarget, Target};
 
-use super::compile::{self, ChainSpec, CompiledService, Item, Key};
+use super::compile::{self, CompiledService, Item, Key, Way};
 use super::target::Kernel;
 use crate::config::{NodeFacts, ProxyConfig};
 use crate::options::LocalhostPorts;
@@ -21,11 +21,62 @@ pub enum Part {
     Service(ObjectKey),
 }
 
-/// A service, and the shared chains that it uses.
+/// A service, and the ways that it leads.
 #[derive(Debug)]
 struct Entry {
     service: ServiceEndpoints,
-    chains: Box<[(IpFamily, ChainSpec)]>,
+    ways: Box<[(IpFamily, Way)]>,
+}
+
+/// The ways that are in use, and their numbers.
+#[derive(Debug, Default)]
+struct Ways {
+    /// How many services lead each, and its number.
+    uses: BTreeMap<(IpFamily, Way), (usize, u32)>,
+    /// The numbers that are taken.
+    taken: BTreeSet<(IpFamily, u32)>,
+}
+
+impl Ways {
+    /// The number of a way: its hash, unless another way that is in use has that already.
+    fn number(&self, way: &(IpFamily, Way)) -> u32 {
+        if let Some((_, number)) = self.uses.get(way) {
+            return *number;
+        }
+        let mut number = way.1.hash();
+        while self.taken.contains(&(way.0, number)) {
+            number = number.wrapping_add(1);
+        }
+        number
+    }
+
+    /// One more service leads it; tells whether it is the first.
+    fn add(&mut self, way: &(IpFamily, Way)) -> bool {
+        if let Some((uses, _)) = self.uses.get_mut(way) {
+            *uses += 1;
+            return false;
+        }
+        let number = self.number(way);
+        self.taken.insert((way.0, number));
+        self.uses.insert(way.clone(), (1, number));
+        true
+    }
+
+    /// One service less leads it; tells whether it was the last.
+    fn remove(&mut self, way: &(IpFamily, Way)) -> bool {
+        let Some((uses, number)) = self.uses.get_mut(way) else { return false };
+        *uses -= 1;
+        if *uses > 0 {
+            return false;
+        }
+        self.taken.remove(&(way.0, *number));
+        self.uses.remove(way);
+        true
+    }
+
+    fn numbered(&self) -> impl Iterator<Item = (&(IpFamily, Way), u32)> {
+        self.uses.iter().map(|(way, (_, number))| (way, *number))
+    }
 }
 
 /// What should stand in the table.
@@ -35,9 +86,8 @@ pub struct Desired {
     node: NodeFacts,
     localhost: LocalhostPorts,
     services: BTreeMap<ObjectKey, Entry>,
-    /// How many services use each shared chain.
-    chains: BTreeMap<(IpFamily, ChainSpec), usize>,
-    /// What was compiled to learn which chains a service uses, until the sync has taken it.
+    ways: Ways,
+    /// What was compiled to learn which ways a service leads, until the sync has taken it.
     compiled: BTreeMap<ObjectKey, BTreeMap<Key, Item>>,
 }
 
@@ -49,7 +99,7 @@ impl Desired {
             node,
             localhost,
             services: BTreeMap::new(),
-            chains: BTreeMap::new(),
+            ways: Ways::default(),
             compiled: BTreeMap::new(),
         }
     }
@@ -67,34 +117,30 @@ impl Desired {
         is_news
     }
 
-    /// Takes a service as it is now, or `None` if it is gone. Tells whether the shared chains changed
-    /// by it.
+    /// Takes a service as it is now, or `None` if it is gone. Tells whether what services share
+    /// changed by it.
     pub fn set_service(&mut self, key: &ObjectKey, service: Option<ServiceEndpoints>) -> bool {
-        let before = self.services.remove(key).map(|entry| entry.chains).unwrap_or_default();
+        let before = self.services.remove(key).map(|entry| entry.ways).unwrap_or_default();
         self.compiled.remove(key);
         let mut changed = false;
         if let Some(service) = service {
-            let CompiledService { items, chains } =
-                compile::compile_service(&service, &self.config, &self.node);
-            let chains: Box<[_]> = chains.into_iter().collect();
-            for chain in &chains {
-                let uses = self.chains.entry(chain.clone()).or_insert(0);
-                changed |= *uses == 0;
-                *uses += 1;
+            let CompiledService { items, ways } = self.compile_service(&service);
+            let ways: Box<[_]> = ways.into_iter().collect();
+            for way in &ways {
+                changed |= self.ways.add(way);
             }
             self.compiled.insert(key.clone(), items);
-            self.services.insert(key.clone(), Entry { service, chains });
+            self.services.insert(key.clone(), Entry { service, ways });
         }
-        for chain in &before {
-            if let Some(uses) = self.chains.get_mut(chain) {
-                *uses -= 1;
-                if *uses == 0 {
-                    self.chains.remove(chain);
-                    changed = true;
-                }
-            }
+        for way in &before {
+            changed |= self.ways.remove(way);
         }
         changed
+    }
+
+    fn compile_service(&self, service: &ServiceEndpoints) -> CompiledService {
+        let number = |way: &(IpFamily, Way)| self.ways.number(way);
+        compile::compile_service(service, &self.config, &self.node, &number)
     }
 
     /// What was compiled has been taken.
@@ -119,13 +165,11 @@ impl Desired {
                 &self.config,
                 &self.node,
                 self.localhost,
-                self.chains.keys(),
+                self.ways.numbered(),
             ),
             Part::Service(key) => match (self.compiled.get(key), self.services.get(key)) {
                 (Some(items), _) => items.clone(),
-                (None, Some(entry)) => {
-                    compile::compile_service(&entry.service, &self.config, &self.node).items
-                }
+                (None, Some(entry)) => self.compile_service(&entry.service).items,
                 (None, None) => BTreeMap::new(),
             },
         }

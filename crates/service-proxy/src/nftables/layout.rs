@@ -6,7 +6,8 @@
 //!
 //! | map or set | key | value |
 //! |---|---|---|
-//! | `services` | address . protocol . port | where to go: a chain that picks, `reject`, drop |
+//! | `services` | address . protocol . port | the number of a way |
+//! | `ways` | number | where to go: a chain that picks, `reject`, drop |
 //! | `endpoints` | address . protocol . port . slot | endpoint's address . port |
 //! | `nodeports`, `nodeport-endpoints` | the same without the address | |
 //! | `firewall` | address . protocol . port | the chain that knows the allowed sources |
@@ -16,6 +17,10 @@
 //! | `cluster-ips` | address | |
 //! | `hairpin` | address . the same address | |
 //! | `localhost-nodeports` | port | |
+//!
+//! Services lead to numbers and only those to chains, because the kernel checks every verdict of a
+//! table whenever one changes: so there are as many as there are kinds of services, and not as many as
+//! services.
 //!
 //! Slots are numbers. `0..N` are the endpoints of the cluster set, each as often as its weight says;
 //! from [`LOCAL_SLOTS`] on, likewise, those of the local set. A *lasting* slot is derived from the
@@ -52,8 +57,10 @@ pub fn nft_family(family: IpFamily) -> Family {
 /// The maps and sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Map {
-    /// Where each address and port leads.
+    /// Where each address and port leads: the number of a way.
     Services,
+    /// The chain of each way.
+    Ways,
     /// The endpoints in their slots.
     Endpoints,
     /// Where each node port leads.
@@ -80,8 +87,9 @@ pub enum Map {
 
 impl Map {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Services,
+        Self::Ways,
         Self::Endpoints,
         Self::NodePorts,
         Self::NodePortEndpoints,
@@ -99,6 +107,7 @@ impl Map {
     pub fn name(self) -> &'static str {
         match self {
             Self::Services => "services",
+            Self::Ways => "ways",
             Self::Endpoints => "endpoints",
             Self::NodePorts => "nodeports",
             Self::NodePortEndpoints => "nodeport-endpoints",
@@ -120,7 +129,7 @@ impl Map {
 
     /// Its values are verdicts.
     pub fn is_verdicts(self) -> bool {
-        matches!(self, Self::Services | Self::NodePorts | Self::Firewall)
+        matches!(self, Self::Ways | Self::Firewall)
     }
 
     /// The types of its key.
@@ -134,6 +143,7 @@ impl Map {
             Self::NodePortEndpoints | Self::NodePortLasting => vec![Protocol, Port, Mark],
             Self::Affinity => vec![address, address, Protocol, Port],
             Self::NodePortAffinity => vec![address, Protocol, Port],
+            Self::Ways => vec![Mark],
             Self::ClusterIps => vec![address],
             Self::Hairpin => vec![address, address],
             Self::LocalhostNodePorts => vec![Port],
@@ -146,9 +156,12 @@ impl Map {
             Self::Endpoints | Self::NodePortEndpoints => {
                 Some(vec![address_type(family), DataType::Port])
             }
-            Self::Affinity | Self::Lasting | Self::NodePortAffinity | Self::NodePortLasting => {
-                Some(vec![DataType::Mark])
-            }
+            Self::Services
+            | Self::NodePorts
+            | Self::Affinity
+            | Self::Lasting
+            | Self::NodePortAffinity
+            | Self::NodePortLasting => Some(vec![DataType::Mark]),
             _ => None,
         }
     }

@@ -78,6 +78,14 @@ pub enum Place {
 }
 
 impl Place {
+    /// The map of where services lead.
+    pub fn services(self) -> Map {
+        match self {
+            Self::Address => Map::Services,
+            Self::NodePort => Map::NodePorts,
+        }
+    }
+
     /// The map of the endpoints.
     pub fn endpoints(self) -> Map {
         match self {
@@ -174,11 +182,29 @@ impl Words {
         }
     }
 
-    /// Decides as a map of verdicts says.
-    pub fn dispatch(self, place: Place, map: Map) -> Rule {
-        let (text, mut expressions, _) = self.service_key(place, 0);
-        expressions.push(Expression::LookupVerdict { map: map.name().to_owned(), key: Reg(0) });
-        Rule::new(format!("{text} vmap @{}", map.name()), expressions)
+    /// Goes the way that the packet's service leads, if it has one.
+    pub fn dispatch(self, place: Place) -> Rule {
+        let (key, mut expressions, way) = self.service_key(place, 0);
+        let (services, ways) = (place.services().name(), Map::Ways.name());
+        expressions.push(Expression::Lookup {
+            map: services.to_owned(),
+            key: Reg(0),
+            to: Reg(way),
+        });
+        expressions.extend(Self::launder(way, way + 1));
+        expressions.push(Expression::LookupVerdict { map: ways.to_owned(), key: Reg(way) });
+        Rule::new(
+            format!("meta mark set {key} map @{services} meta mark vmap @{ways}"),
+            expressions,
+        )
+    }
+
+    /// Asks the chain that knows who may use a load balancer's address.
+    pub fn check_source(self) -> Rule {
+        let (key, mut expressions, _) = self.service_key(Place::Address, 0);
+        let map = Map::Firewall.name();
+        expressions.push(Expression::LookupVerdict { map: map.to_owned(), key: Reg(0) });
+        Rule::new(format!("{key} vmap @{map}"), expressions)
     }
 
     /// Goes to the endpoint that stands in the registers from `at` on.

@@ -172,8 +172,13 @@ impl Kernel {
                     ReadEntry::Firewall(key, chain) => {
                         items.insert(Key::Firewall(key), Item::Firewall(chain));
                     }
-                    ReadEntry::Verdict(key, verdict) => {
-                        frontends.entry(key).or_default().verdict = verdict;
+                    ReadEntry::Way(number, verdict) => {
+                        // A verdict that we never use is replaced by ours.
+                        let verdict = verdict.unwrap_or(Verdict::Return);
+                        items.insert(Key::Way(family, number), Item::Way(verdict));
+                    }
+                    ReadEntry::Leads(key, way) => {
+                        frontends.entry(key).or_default().way = Some(way);
                     }
                     ReadEntry::Slot(key, slot, endpoint) => {
                         frontends.entry(key).or_default().slots.push((slot, endpoint));
@@ -332,7 +337,7 @@ fn count_added(changes: &Changes) -> BTreeMap<(IpFamily, Map), i64> {
             match (change.key(), item) {
                 (Key::Frontend(key), Item::Frontend(item)) => {
                     let (maps, size) = (FrontendMaps::of(key), |len: usize| len as i64 * sign);
-                    count(maps.verdicts, if item.verdict.is_some() { sign } else { 0 });
+                    count(maps.services, if item.way.is_some() { sign } else { 0 });
                     count(maps.endpoints, size(item.slots.len()));
                     count(maps.lasting, size(item.lasting.len()));
                 }
@@ -354,13 +359,14 @@ fn set_of(key: &Key) -> Option<Map> {
         Key::Hairpin(_) => Some(Map::Hairpin),
         Key::LocalhostNodePort(..) => Some(Map::LocalhostNodePorts),
         Key::Firewall(_) => Some(Map::Firewall),
+        Key::Way(..) => Some(Map::Ways),
         Key::Chain(..) | Key::Frontend(_) => None,
     }
 }
 
 /// The maps that a frontend has elements in.
 struct FrontendMaps {
-    verdicts: Map,
+    services: Map,
     endpoints: Map,
     lasting: Map,
 }
@@ -368,11 +374,11 @@ struct FrontendMaps {
 impl FrontendMaps {
     fn of(key: &FrontendKey) -> Self {
         let place = key.place();
-        let verdicts = match place {
-            Place::Address => Map::Services,
-            Place::NodePort => Map::NodePorts,
-        };
-        Self { verdicts, endpoints: place.endpoints(), lasting: place.lasting() }
+        Self {
+            services: place.services(),
+            endpoints: place.endpoints(),
+            lasting: place.lasting(),
+        }
     }
 }
 
@@ -505,6 +511,11 @@ impl TransactionWriter {
                 self.put_service_key(key);
                 self.put(key.family, Map::Firewall, ElementData::Verdict(&verdict), add);
             }
+            (Key::Way(family, number), Item::Way(verdict)) => {
+                self.key.clear();
+                self.key.extend_from_slice(&number.to_ne_bytes());
+                self.put(*family, Map::Ways, ElementData::Verdict(verdict), add);
+            }
             (Key::ClusterIp(ip), _) if other.is_none() => {
                 self.key.clear();
                 put_address(&mut self.key, *ip);
@@ -536,10 +547,10 @@ impl TransactionWriter {
         let maps = FrontendMaps::of(key);
         self.put_service_key(key);
         let service_key_len = self.key.len();
-        if let Some(verdict) = &item.verdict
-            && other.and_then(|other| other.verdict.as_ref()) != Some(verdict)
+        if let Some(way) = item.way
+            && other.and_then(|other| other.way) != Some(way)
         {
-            self.put(key.family, maps.verdicts, ElementData::Verdict(verdict), add);
+            self.put(key.family, maps.services, ElementData::Value(&way.to_ne_bytes()), add);
         }
         let mut value = Vec::with_capacity(20);
         let others = other.map_or(&[] as &[_], |other| &other.slots);
@@ -597,7 +608,7 @@ fn only_in<'a, T: Ord>(mine: &'a [T], others: &'a [T]) -> impl Iterator<Item = &
 fn item_bytes(item: &Item) -> usize {
     match item {
         Item::Present => 40,
-        Item::Firewall(_) => 100,
+        Item::Firewall(_) | Item::Way(_) => 100,
         Item::Chain(chain) => 400 + 800 * chain.rules.as_ref().map_or(0, Vec::len),
         Item::Frontend(item) => 100 + 80 * item.slots.len() + 60 * item.lasting.len(),
     }
@@ -607,7 +618,8 @@ fn item_bytes(item: &Item) -> usize {
 enum ReadEntry {
     Present(Key),
     Firewall(FrontendKey, Arc<str>),
-    Verdict(FrontendKey, Option<Verdict>),
+    Way(u32, Option<Verdict>),
+    Leads(FrontendKey, u32),
     Slot(FrontendKey, u32, SocketAddr),
     Lasting(FrontendKey, u32, u32),
 }
@@ -629,8 +641,12 @@ impl ReadEntry {
                 };
                 Self::Firewall(key.service(Place::Address)?, chain.into())
             }
-            Map::Services => Self::Verdict(key.service(Place::Address)?, element.verdict()),
-            Map::NodePorts => Self::Verdict(key.service(Place::NodePort)?, element.verdict()),
+            Map::Ways => Self::Way(key.ne32()?, element.verdict()),
+            Map::Services | Map::NodePorts => {
+                let service = key.service(place_of(map))?;
+                let mut value = KeyReader { family, bytes: element.value? };
+                Self::Leads(service, value.ne32()?)
+            }
             Map::Endpoints | Map::NodePortEndpoints => {
                 let place = place_of(map);
                 let (service, slot) = (key.service(place)?, key.ne32()?);
@@ -650,7 +666,7 @@ impl ReadEntry {
 
 fn place_of(map: Map) -> Place {
     match map {
-        Map::NodePortEndpoints | Map::NodePortLasting => Place::NodePort,
+        Map::NodePorts | Map::NodePortEndpoints | Map::NodePortLasting => Place::NodePort,
         _ => Place::Address,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
-use telaio_model::{Batch, Meta, Node, ObjectChange, ObjectKey};
+use telaio_model::{Batch, Meta, Node, ObjectChange, ObjectKey, ServiceCidr};
 use telaio_reconcile::ApplyError;
 
 use super::*;
@@ -140,4 +140,17 @@ async fn a_node_that_does_not_come_back_with_a_whole_state_is_leaving() {
         tokio::task::yield_now().await;
     }
     assert!(!stage.notes.0.lock().ops.contains(&"op other"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_agent_is_given_its_node_and_the_networks_of_services() {
+    let cidr = ServiceCidr {
+        meta: Meta::named(ObjectKey::cluster("kubernetes")),
+        cidrs: vec!["10.96.0.0/16".parse().unwrap()],
+    };
+    let changes = vec![node("loom-a", false), ObjectChange::Set(cidr.into())];
+    let mut stage = stage(vec![], changes);
+    assert!(matches!(stage.feeder.next_event().await, FeederEvent::FirstState));
+    let ops = stage.notes.0.lock().ops.clone();
+    assert_eq!(ops, ["setup", "op reset", "op set", "op set", "op sync"]);
 }

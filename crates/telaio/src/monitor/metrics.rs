@@ -4,7 +4,7 @@ use std::fmt::{self, Debug};
 use std::time::{Duration, SystemTime};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, EncodeMetric, LabelSetEncoder, NoLabelSet,
 };
@@ -17,6 +17,7 @@ use telaio_reconcile::sync_loop::Histogram;
 use telaio_reconcile::{SyncHandle, SyncStats};
 
 use super::Monitor;
+use super::kube_proxy::{self, KubeProxyMetrics};
 
 impl Monitor {
     /// All figures in the text format of OpenMetrics.
@@ -24,7 +25,14 @@ impl Monitor {
         let mut registry = Registry::with_prefix("telaio");
         registry.register_collector(Box::new(Figures(Arc::clone(self))));
         let mut text = String::new();
-        encode(&mut text, &registry)?;
+        encode_registry(&mut text, &registry)?;
+        // A brain programs nothing.
+        if self.facts.backend.is_some() {
+            let mut registry = Registry::with_prefix(kube_proxy::PREFIX);
+            registry.register_collector(Box::new(KubeProxyMetrics(Arc::clone(self))));
+            encode_registry(&mut text, &registry)?;
+        }
+        encode_eof(&mut text)?;
         Ok(text)
     }
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use telaio_model::Batch;
+use telaio_model::{Batch, IpFamily};
 use telaio_reconcile::{ApplyError, PacerConfig, SyncKind, SyncReport, Syncer, sync_loop};
 
+use super::proxy::{CompanionCounts, FamilyCounts, IptablesTable};
 use super::*;
 
 /// Syncs as it is told to.
@@ -17,12 +18,16 @@ impl Syncer for Obedient {
 }
 
 fn agent() -> (Arc<Monitor>, Arc<Status>) {
+    agent_with("view")
+}
+
+fn agent_with(backend: &str) -> (Arc<Monitor>, Arc<Status>) {
     let status = Arc::new(Status::default());
     let facts = Facts {
         command: "run",
         node: Some("loom-a".into()),
         planes: vec!["services".into()],
-        backend: Some("view".into()),
+        backend: Some(backend.into()),
         source: "dir:/m".into(),
     };
     (Monitor::new(facts, Arc::clone(&status), Some(Store::new())), status)
@@ -77,11 +82,15 @@ fn a_source_out_of_touch_does_not_make_a_node_unhealthy() {
 
 #[test]
 fn a_change_that_waits_too_long_is_not_live() {
-    let mut health = agent().0.health();
-    health.pending_age_s = Some(PENDING_AGE_MAX.as_secs_f64());
+    let (monitor, _) = agent();
+    let mut health = monitor.health();
+    health.pending_age_s = Some(60.0);
     assert!(health.is_live());
-    health.pending_age_s = Some(PENDING_AGE_MAX.as_secs_f64() + 1.0);
+    health.pending_age_s = Some(60.1);
     assert!(!health.is_live());
+    monitor.set_sync_period(Duration::from_mins(1));
+    health.pending_age_s_max = monitor.health().pending_age_s_max;
+    assert!(health.is_live(), "two periods of full syncs, as kube-proxy has it");
 }
 
 #[test]
@@ -138,4 +147,205 @@ fn the_report_survives_its_own_json() {
     let report = monitor.report();
     let text = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+}
+
+/// The page's lines that are not remarks, by name and labels.
+fn samples(monitor: &Arc<Monitor>) -> std::collections::BTreeMap<String, String> {
+    let page = monitor.metrics_text().unwrap();
+    let mut samples = std::collections::BTreeMap::new();
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        let before = samples.insert(name.to_owned(), value.to_owned());
+        assert_eq!(before, None, "{name} is there twice");
+    }
+    samples
+}
+
+const FAMILY: &[&str] = &["{ip_family=\"IPv4\"}", "{ip_family=\"IPv6\"}"];
+const CODE: &[&str] = &["{code=\"200\"}", "{code=\"503\"}"];
+const POLICY: &[&str] = &[
+    "{ip_family=\"IPv4\",traffic_policy=\"internal\"}",
+    "{ip_family=\"IPv4\",traffic_policy=\"external\"}",
+    "{ip_family=\"IPv6\",traffic_policy=\"internal\"}",
+    "{ip_family=\"IPv6\",traffic_policy=\"external\"}",
+];
+const TABLE: &[&str] = &[
+    "{ip_family=\"IPv4\",table=\"nat\"}",
+    "{ip_family=\"IPv4\",table=\"filter\"}",
+    "{ip_family=\"IPv6\",table=\"nat\"}",
+    "{ip_family=\"IPv6\",table=\"filter\"}",
+];
+
+#[test]
+fn every_metric_of_kube_proxys_is_there_from_the_start_with_its_labels() {
+    let (monitor, _) = agent();
+    let samples = samples(&monitor);
+    let page = monitor.metrics_text().unwrap();
+    for (name, kind, labels) in [
+        ("sync_proxy_rules_duration_seconds", "histogram", FAMILY),
+        ("sync_full_proxy_rules_duration_seconds", "histogram", FAMILY),
+        ("sync_partial_proxy_rules_duration_seconds", "histogram", FAMILY),
+        ("network_programming_duration_seconds", "histogram", FAMILY),
+        ("conntrack_reconciler_sync_duration_seconds", "histogram", FAMILY),
+        ("sync_proxy_rules_last_timestamp_seconds", "gauge", FAMILY),
+        ("sync_proxy_rules_last_queued_timestamp_seconds", "gauge", FAMILY),
+        ("sync_proxy_rules_service_changes_pending", "gauge", &[""]),
+        ("sync_proxy_rules_endpoint_changes_pending", "gauge", &[""]),
+        ("sync_proxy_rules_service_changes_total", "counter", &[""]),
+        ("sync_proxy_rules_endpoint_changes_total", "counter", &[""]),
+        ("sync_proxy_rules_no_local_endpoints_total", "gauge", POLICY),
+        ("sync_proxy_rules_iptables_total", "gauge", TABLE),
+        ("sync_proxy_rules_iptables_last", "gauge", TABLE),
+        ("sync_proxy_rules_iptables_restore_failures_total", "counter", FAMILY),
+        ("sync_proxy_rules_iptables_partial_restore_failures_total", "counter", FAMILY),
+        ("sync_proxy_rules_nftables_sync_failures_total", "counter", FAMILY),
+        ("sync_proxy_rules_nftables_cleanup_failures_total", "counter", FAMILY),
+        ("conntrack_reconciler_deleted_entries_total", "counter", FAMILY),
+        ("proxy_healthz_total", "counter", CODE),
+        ("proxy_livez_total", "counter", CODE),
+    ] {
+        // OpenMetrics leaves a counter's ending out of its type.
+        let typed = if kind == "counter" { name.trim_end_matches("_total") } else { name };
+        let line = format!("# TYPE kubeproxy_{typed} {kind}");
+        assert_eq!(page.lines().filter(|l| *l == line).count(), 1, "{line}\n{page}");
+        let suffix = if kind == "histogram" { "_count" } else { "" };
+        for labels in labels {
+            let sample = format!("kubeproxy_{name}{suffix}{labels}");
+            let value = samples.get(&sample);
+            assert!(value.is_some_and(|value| ["0", "0.0"].contains(&value.as_str())), "{sample}");
+        }
+    }
+}
+
+#[test]
+fn a_brain_has_none_of_kube_proxys_metrics() {
+    let facts = Facts { command: "brain", source: "kube".into(), ..Facts::default() };
+    let monitor = Monitor::new(facts, Arc::new(Status::default()), None);
+    assert!(!monitor.metrics_text().unwrap().contains("kubeproxy_"));
+}
+
+#[test]
+fn histograms_have_kube_proxys_buckets() {
+    let (monitor, _) = agent();
+    with_sync(&monitor, Ok(SyncReport::default()));
+    let samples = samples(&monitor);
+    let bounds = |name: &str| -> Vec<f64> {
+        let prefix = format!("kubeproxy_{name}_bucket{{le=\"");
+        let mut bounds: Vec<f64> = samples
+            .keys()
+            .filter(|sample| sample.contains("IPv4"))
+            .filter_map(|sample| sample.strip_prefix(&prefix)?.split('"').next()?.parse().ok())
+            .collect();
+        bounds.sort_by(f64::total_cmp);
+        bounds
+    };
+    let doubled: Vec<f64> = (0..15).map(|power| 0.001 * f64::from(1 << power)).collect();
+    for name in [
+        "sync_proxy_rules_duration_seconds",
+        "sync_full_proxy_rules_duration_seconds",
+        "sync_partial_proxy_rules_duration_seconds",
+        "conntrack_reconciler_sync_duration_seconds",
+    ] {
+        let found = bounds(name);
+        assert_eq!(found.len(), 16, "{name}: {found:?}");
+        let near = |(one, other): (&f64, &f64)| (one - other).abs() < 1e-9;
+        assert!(found.iter().zip(&doubled).all(near), "{name}: {found:?}");
+    }
+    let found = bounds("network_programming_duration_seconds");
+    assert_eq!(found.len(), 1 + 2 + 59 + 12 + 7 + 1);
+    assert_eq!(found[..5], [0.0, 0.25, 0.5, 1.0, 2.0]);
+    assert_eq!(found[61..65], [59.0, 60.0, 65.0, 70.0]);
+    assert_eq!(found[73..76], [115.0, 120.0, 150.0]);
+    assert_eq!(found[80..], [300.0, f64::INFINITY]);
+    let full = "kubeproxy_sync_full_proxy_rules_duration_seconds";
+    for family in ["IPv4", "IPv6"] {
+        assert_eq!(samples[&format!("{full}_count{{ip_family=\"{family}\"}}")], "1");
+        let last = format!("{full}_bucket{{le=\"+Inf\",ip_family=\"{family}\"}}");
+        assert_eq!(samples[&last], "1");
+    }
+}
+
+#[test]
+fn what_the_proxys_parts_count_is_on_the_page() {
+    let (monitor, _) = agent();
+    let proxy = monitor.proxy();
+    proxy.network_programmed(IpFamily::V4, Duration::from_millis(1500));
+    proxy.set_iptables_rules(IpFamily::V6, IptablesTable::Nat, 40, 4);
+    proxy.set_iptables_rules(IpFamily::V6, IptablesTable::Filter, 30, 3);
+    proxy.count_restore_failure(IpFamily::V4, SyncKind::Full);
+    proxy.count_restore_failure(IpFamily::V6, SyncKind::Changes);
+    proxy.count_cleanup_failure(IpFamily::V6);
+    proxy.set_companions(Box::new(|| {
+        let mut counts = CompanionCounts::default();
+        counts.conntrack_durations.observe(Duration::from_millis(3));
+        counts.v4.conntrack_deleted = 7;
+        counts.v6 = FamilyCounts { no_local_internal: 2, no_local_external: 1, ..counts.v6 };
+        counts
+    }));
+    proxy.count_probe(Probe::Healthz, true);
+    proxy.count_probe(Probe::Healthz, false);
+    proxy.count_probe(Probe::Livez, true);
+    monitor.changes_seen(ChangesSeen { services: 2, endpoints: 5 });
+    let samples = samples(&monitor);
+    let programming = "network_programming_duration_seconds_bucket";
+    let no_local = "sync_proxy_rules_no_local_endpoints_total";
+    for (name, value) in [
+        (format!("{programming}{{le=\"1.0\",ip_family=\"IPv4\"}}"), "0"),
+        (format!("{programming}{{le=\"2.0\",ip_family=\"IPv4\"}}"), "1"),
+        (format!("{programming}{{le=\"+Inf\",ip_family=\"IPv6\"}}"), "0"),
+        ("sync_proxy_rules_iptables_total{ip_family=\"IPv6\",table=\"nat\"}".into(), "40"),
+        ("sync_proxy_rules_iptables_last{ip_family=\"IPv6\",table=\"nat\"}".into(), "4"),
+        ("sync_proxy_rules_iptables_total{ip_family=\"IPv6\",table=\"filter\"}".into(), "30"),
+        ("sync_proxy_rules_iptables_restore_failures_total{ip_family=\"IPv4\"}".into(), "1"),
+        (
+            "sync_proxy_rules_iptables_partial_restore_failures_total{ip_family=\"IPv6\"}".into(),
+            "1",
+        ),
+        ("sync_proxy_rules_nftables_cleanup_failures_total{ip_family=\"IPv6\"}".into(), "1"),
+        ("conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"}".into(), "7"),
+        ("conntrack_reconciler_sync_duration_seconds_count{ip_family=\"IPv4\"}".into(), "1"),
+        (format!("{no_local}{{ip_family=\"IPv6\",traffic_policy=\"internal\"}}"), "2"),
+        (format!("{no_local}{{ip_family=\"IPv6\",traffic_policy=\"external\"}}"), "1"),
+        ("proxy_healthz_total{code=\"200\"}".into(), "1"),
+        ("proxy_healthz_total{code=\"503\"}".into(), "1"),
+        ("proxy_livez_total{code=\"200\"}".into(), "1"),
+        ("sync_proxy_rules_service_changes_total".into(), "2"),
+        ("sync_proxy_rules_endpoint_changes_total".into(), "5"),
+        ("sync_proxy_rules_service_changes_pending".into(), "0"),
+    ] {
+        assert_eq!(
+            samples.get(&format!("kubeproxy_{name}")).map(String::as_str),
+            Some(value),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn failed_syncs_of_nftables_are_counted_as_such_and_changes_wait() {
+    let (monitor, _) = agent_with("nftables");
+    monitor.changes_seen(ChangesSeen { services: 1, endpoints: 1 });
+    monitor.changes_seen(ChangesSeen { services: 1, endpoints: 4 });
+    with_sync(&monitor, Err(()));
+    monitor.changes_seen(ChangesSeen { services: 1, endpoints: 1 });
+    let samples = samples(&monitor);
+    let failures = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"}";
+    assert_ne!(samples[failures], "0");
+    assert_eq!(samples["kubeproxy_sync_proxy_rules_service_changes_pending"], "2");
+    assert_eq!(samples["kubeproxy_sync_proxy_rules_endpoint_changes_pending"], "5");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn companions_figures_are_kept_by_family() {
+    use telaio_service_proxy::companions::{CompanionFigures, NoLocalEndpoints};
+    let mut figures = CompanionFigures::default();
+    figures.stale_flows.deleted_total = 3;
+    let lacking = NoLocalEndpoints { internal: 1, external: 2 };
+    figures.no_local_endpoints.insert(IpFamily::V6, lacking);
+    let counts = CompanionCounts::from(figures);
+    assert_eq!(counts.v4, FamilyCounts { conntrack_deleted: 3, ..FamilyCounts::default() });
+    let expected =
+        FamilyCounts { no_local_internal: 1, no_local_external: 2, ..FamilyCounts::default() };
+    assert_eq!(counts.v6, expected);
 }

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use clap::Arg;
 use serde_json::Value;
 
+use crate::kube_proxy_config::is_kube_proxy_config;
+
 /// A configuration is short; what is longer was named by mistake.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -25,6 +27,12 @@ pub(crate) enum FileError {
     /// Its ending says neither TOML nor YAML.
     #[error("{}: a configuration file ends in .toml, .yaml or .yml", path.display())]
     UnknownFormat {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is kube-proxy's.
+    #[error("{}: is a KubeProxyConfiguration: give it with --kube-proxy-config", path.display())]
+    KubeProxys {
         /// The file.
         path: PathBuf,
     },
@@ -80,11 +88,14 @@ impl FileError {
     }
 }
 
-/// One key of the file with its values as an option would get them.
+/// One key of a file with its values as an option would get them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
+    /// The option.
     pub(crate) key: String,
     pub(crate) values: Vec<String>,
+    /// What sets it, as the file calls it.
+    pub(crate) name: String,
 }
 
 impl Entry {
@@ -101,7 +112,7 @@ impl Entry {
         };
         let bad = |message: String| FileError::BadValue {
             path: path.to_owned(),
-            key: self.key.clone(),
+            key: self.name.clone(),
             message,
         };
         if self.values.len() > 1 && arg.get_value_delimiter().is_none() {
@@ -127,6 +138,9 @@ fn first_line(error: &clap::Error) -> String {
 /// The entries of the file, by key.
 pub(crate) fn read(path: &Path) -> Result<Vec<Entry>, FileError> {
     let text = read_text(path)?;
+    if is_kube_proxy_config(&text) {
+        return Err(FileError::KubeProxys { path: path.to_owned() });
+    }
     let syntax = |message: String| FileError::Syntax { path: path.to_owned(), message };
     let table: BTreeMap<String, Value> = match path.extension().and_then(|end| end.to_str()) {
         Some("toml") => toml::from_str(&text).map_err(|error| syntax(error.to_string()))?,
@@ -145,7 +159,8 @@ fn is_blank_in_yaml(line: &str) -> bool {
     line.is_empty() || line.starts_with('#') || line == "---"
 }
 
-fn read_text(path: &Path) -> Result<String, FileError> {
+/// The text of a file that is not longer than a configuration.
+pub(crate) fn read_text(path: &Path) -> Result<String, FileError> {
     let unreadable = |error| FileError::Unreadable { path: path.to_owned(), error };
     let file = std::fs::File::open(path).map_err(unreadable)?;
     let mut text = String::new();
@@ -162,7 +177,7 @@ fn entry(path: &Path, key: String, value: Value) -> Result<Entry, FileError> {
         other => scalar(other).map(|text| vec![text]),
     };
     match values {
-        Some(values) if !values.is_empty() => Ok(Entry { key, values }),
+        Some(values) if !values.is_empty() => Ok(Entry { name: key.clone(), key, values }),
         _ => Err(FileError::BadValue {
             path: path.to_owned(),
             key,

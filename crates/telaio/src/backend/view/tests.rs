@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use telaio_model::{LocalService, Op, ServiceType};
 use telaio_reconcile::PacerConfig;
 use telaio_source::Status;

@@ -1,0 +1,253 @@
+//! From whatever is there to what has to be: what is right stays, the rest is mended.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use telaio_model::{IpFamily, ObjectKey};
+use telaio_reconcile::SyncReport;
+
+use super::claims::Claims;
+use super::compile::{Context, ServiceRules, SharedChain, compile};
+use super::live::{Difference, Live, compare_shared, same};
+use super::names::Table;
+use super::proxier::{Changes, View};
+use super::restore::{Limits, Restore, text_of};
+use super::scaffold::Scaffold;
+use super::shared::{Anew, SharedEdit, SharedRules, WantedShared};
+
+/// How many faults a message names; the rest it counts.
+const FAULTS_NAMED_MAX: usize = 8;
+
+/// What is known to be different, and therefore nobody's fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// Nothing: every difference is somebody else's doing.
+    Nothing,
+    /// Services that changed.
+    Changes,
+    /// Everything: it is the first look, or what all rules depend on has changed.
+    Everything,
+}
+
+/// One comparison of all there is with all there should be.
+pub(super) struct Mend<'a> {
+    view: View<'a>,
+    limits: Limits,
+    live: Live<'a>,
+    restore: Restore,
+    faults: Faults<'a>,
+}
+
+/// What it led to.
+pub(super) struct Mended<'a> {
+    /// What has to be written.
+    pub(super) restore: Restore,
+    /// What was wrong.
+    pub(super) faults: Faults<'a>,
+    /// Everybody's claims.
+    pub(super) claims: Claims,
+    /// How many rules our chains should have.
+    pub(super) rule_count: usize,
+}
+
+impl<'a> Mend<'a> {
+    /// Compares what `iptables-save` printed with the services of `view`.
+    pub(super) fn new(saved: &'a str, view: View<'a>, expected: Expected, limits: Limits) -> Self {
+        Self {
+            view,
+            limits,
+            live: Live::parse(saved),
+            restore: Restore::new(limits),
+            faults: Faults {
+                expected,
+                changes: view.changes,
+                report: SyncReport::default(),
+                named: Vec::new(),
+            },
+        }
+    }
+
+    pub(super) fn run(mut self, context: &Context, scaffold: &Scaffold) -> Mended<'a> {
+        let mut rule_count = self.fixed_chains(scaffold);
+        self.jumps(scaffold);
+        let mut wanted = WantedShared::default();
+        for entry in self.view.all() {
+            let rules = compile(entry, context);
+            rule_count += rules.chains.values().map(Vec::len).sum::<usize>();
+            self.service(&entry.service.key, &rules);
+            wanted.add(rules);
+        }
+        let (shared, claims) = wanted.finish();
+        rule_count += shared.values().map(Vec::len).sum::<usize>();
+        self.shared_chains(&shared, scaffold, claims.len());
+        self.unwanted_chains();
+        Mended { restore: self.restore, faults: self.faults, claims, rule_count }
+    }
+
+    fn fixed_chains(&mut self, scaffold: &Scaffold) -> usize {
+        for (table, chain, rules) in &scaffold.chains {
+            let difference = self.live.compare(*table, *chain, rules);
+            if self.faults.chain(None, &difference, *table, chain.as_str()) {
+                self.restore.base(*table).write_chain(*chain, rules);
+            }
+        }
+        scaffold.chains.iter().map(|(_, _, rules)| rules.len()).sum()
+    }
+
+    /// The rules in the kernel's own chains that lead to ours.
+    fn jumps(&mut self, scaffold: &Scaffold) {
+        let mut wanted: BTreeMap<(Table, &str), Vec<String>> = BTreeMap::new();
+        for (table, chain, rule) in &scaffold.jumps {
+            wanted.entry((*table, chain.as_str())).or_default().push(text_of(rule));
+        }
+        let mut found: BTreeMap<(Table, &str), Vec<&str>> = BTreeMap::new();
+        for (table, chain, rule) in self.live.jumps() {
+            found.entry((*table, chain)).or_default().push(rule);
+        }
+        let chains: BTreeSet<(Table, &str)> = wanted.keys().chain(found.keys()).copied().collect();
+        for at @ (table, chain) in chains {
+            let wanted = wanted.get(&at).map(Vec::as_slice).unwrap_or_default();
+            let found = found.get(&at).map(Vec::as_slice).unwrap_or_default();
+            let difference = compare_shared(wanted, found);
+            // Each goes to the head of its chain, so the last comes first.
+            for rule in difference.missing.iter().rev() {
+                self.faults.missing(None, || format!("rule in {chain}: {rule}"));
+                self.restore.add(table).insert_text(chain, rule);
+            }
+            for rule in difference.unexpected {
+                self.faults.unexpected(None, || format!("rule in {chain}: {rule}"));
+                self.restore.take(table).delete_text(chain, rule);
+            }
+        }
+    }
+
+    fn service(&mut self, key: &ObjectKey, rules: &ServiceRules) {
+        let mut differing = Vec::new();
+        for (chain, rules) in &rules.chains {
+            let difference = self.live.compare(Table::Nat, *chain, rules);
+            if self.faults.chain(Some(key), &difference, Table::Nat, chain.as_str()) {
+                differing.push((*chain, rules));
+            }
+        }
+        if !differing.is_empty() {
+            let section = self.restore.prepare();
+            differing.into_iter().for_each(|(chain, rules)| section.write_chain(chain, rules));
+        }
+    }
+
+    fn shared_chains(&mut self, wanted: &SharedRules, scaffold: &Scaffold, rule_count: usize) {
+        for shared in SharedChain::ALL {
+            let (table, chain) = shared.place();
+            let rules = wanted.get(&shared).map(Vec::as_slice).unwrap_or_default();
+            let anew = Anew { rules, end: scaffold.end_of(shared) };
+            let found = self.live.want(table, chain).map(<[&str]>::to_vec);
+            let Some(found) = found else {
+                self.faults.chain(None, &Difference::Missing, table, chain.as_str());
+                anew.make(shared, &mut self.restore);
+                continue;
+            };
+            let (found, end) = found.split_at(found.len().saturating_sub(anew.end.len()));
+            if !same(anew.end, end) {
+                self.faults.chain(None, &Difference::Altered, table, chain.as_str());
+                anew.make(shared, &mut self.restore);
+                continue;
+            }
+            let edit = self.shared_edit(chain.as_str(), rules, found);
+            let anew = edit.is_big(rule_count, self.limits).then_some(anew);
+            edit.write(shared, anew, &mut self.restore);
+        }
+    }
+
+    fn shared_edit(&mut self, chain: &str, wanted: &[String], found: &[&str]) -> SharedEdit {
+        let difference = compare_shared(wanted, found);
+        for rule in &difference.missing {
+            let what = || format!("rule in {chain}: {rule}");
+            self.faults.missing(service_in(rule).as_ref(), what);
+        }
+        for rule in &difference.unexpected {
+            let what = || format!("rule in {chain}: {rule}");
+            self.faults.unexpected(service_in(rule).as_ref(), what);
+        }
+        let own = |rules: &[&str]| rules.iter().map(|rule| (*rule).to_owned()).collect();
+        SharedEdit { insert: own(&difference.missing), delete: own(&difference.unexpected) }
+    }
+
+    fn unwanted_chains(&mut self) {
+        for (table, chain) in self.live.unwanted() {
+            let what = || format!("chain {chain} in table {}", table.as_str());
+            self.faults.unexpected(None, what);
+            self.restore.retire(table).remove_chain(chain.as_str());
+        }
+    }
+}
+
+/// The service that a rule's comment names.
+fn service_in(rule: &str) -> Option<ObjectKey> {
+    let (_, comment) = rule.split_once("--comment \"")?;
+    Some(ObjectKey::parse(comment.split(['"', ' ', ':']).next()?))
+}
+
+/// What was wrong, and whose doing it is.
+#[derive(Debug)]
+pub(super) struct Faults<'a> {
+    expected: Expected,
+    changes: &'a Changes,
+    report: SyncReport,
+    named: Vec<String>,
+}
+
+impl Faults<'_> {
+    /// Counts a difference of a chain; says whether there is one.
+    fn chain(
+        &mut self,
+        service: Option<&ObjectKey>,
+        difference: &Difference,
+        table: Table,
+        chain: &str,
+    ) -> bool {
+        let what = || format!("chain {chain} in table {}", table.as_str());
+        match difference {
+            Difference::None => return false,
+            Difference::Missing => self.missing(service, what),
+            Difference::Altered => {
+                self.report.updated += 1;
+                self.blame(service, "changed", what);
+            }
+        }
+        true
+    }
+
+    fn missing(&mut self, service: Option<&ObjectKey>, what: impl FnOnce() -> String) {
+        self.report.created += 1;
+        self.blame(service, "missing", what);
+    }
+
+    fn unexpected(&mut self, service: Option<&ObjectKey>, what: impl FnOnce() -> String) {
+        self.report.deleted += 1;
+        self.blame(service, "unexpected", what);
+    }
+
+    fn blame(&mut self, service: Option<&ObjectKey>, how: &str, what: impl FnOnce() -> String) {
+        let is_expected = match self.expected {
+            Expected::Nothing => false,
+            Expected::Changes => service.is_some_and(|key| self.changes.contains_key(key)),
+            Expected::Everything => true,
+        };
+        if is_expected {
+            return;
+        }
+        self.report.drift_repairs += 1;
+        if self.named.len() < FAULTS_NAMED_MAX {
+            self.named.push(format!("{how}: {}", what()));
+        }
+    }
+
+    /// Says what somebody else has done, and counts it.
+    pub(super) fn report(self, family: IpFamily) -> SyncReport {
+        let count = self.report.drift_repairs;
+        if count > 0 {
+            let what = self.named.join("; ");
+            tracing::warn!(%family, count, what, "somebody else changed our rules; mended");
+        }
+        self.report
+    }
+}

@@ -1,0 +1,160 @@
+//! How endpoints take turns: by chance, in turn, by the client's address, and by weight.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use telaio_testkit::netns::{Cluster, Family, Host, Place, Transport, outside_client};
+
+use crate::manifest::{SERVICE_PORT, Service, cluster_ip};
+use crate::node::{Backend, Node};
+
+on_every_backend!(
+    weights_divide_what_is_left_to_chance,
+    an_override_weights_or_drains_an_endpoint,
+    round_robin_is_exact_also_when_two_services_are_called_in_turn,
+    round_robin_gives_each_its_weight_in_every_round,
+);
+
+/// How often each endpoint answered.
+type Shares = BTreeMap<String, u32>;
+
+fn ask(node: &Node<'_>, from: Place, family: Family, number: u8) -> String {
+    let to = SocketAddr::new(cluster_ip(family, number), SERVICE_PORT);
+    let outcome = node.ask(from, to, Transport::Tcp);
+    outcome.by().unwrap_or_else(|| panic!("{outcome}")).to_owned()
+}
+
+fn shares(node: &Node<'_>, family: Family, number: u8, attempts: u32) -> Shares {
+    let mut shares = Shares::new();
+    for _ in 0..attempts {
+        *shares.entry(ask(node, Place::of(Host::NodeA), family, number)).or_default() += 1;
+    }
+    shares
+}
+
+fn weights_divide_what_is_left_to_chance(backend: Backend) {
+    let plain = Service::new("plain", 1).endpoints("a1 b1");
+    let weighted = Service::new("weighted", 2).endpoints("a1:weight=3 b1:weight=1");
+    let cluster = Cluster::start().unwrap();
+    let node = Node::started(&cluster, backend, &[plain, weighted]);
+    for family in Family::ALL {
+        // Seven standard deviations on either side: once in 10^11 runs by chance.
+        let plain = shares(&node, family, 1, 400)["a1"];
+        assert!((130..=270).contains(&plain), "{plain} of 400, expected 200");
+        let weighted = shares(&node, family, 2, 400)["a1"];
+        assert!((240..=360).contains(&weighted), "{weighted} of 400, expected 300");
+    }
+}
+
+fn an_override_weights_or_drains_an_endpoint(backend: Backend) {
+    let service = Service::new("overridden", 1).endpoints("a1 b1");
+    let cluster = Cluster::start().unwrap();
+    let node = Node::started(&cluster, backend, &[service]);
+    let decide = |action: &str| {
+        let text = format!(
+            "apiVersion: telaio.dev/v1\nkind: Override\nmetadata: {{name: decided, namespace: test}}\n\
+             spec: {{service: {{name: overridden}}, target: {{node: node-b}}, {action}}}\n"
+        );
+        node.write("override", &text);
+        node.settle();
+    };
+    for family in Family::ALL {
+        decide("action: weight, weight: 9");
+        let by_b1 = shares(&node, family, 1, 200)["b1"];
+        assert!((150..=199).contains(&by_b1), "{by_b1} of 200, expected 180");
+        decide("action: drain");
+        assert_eq!(shares(&node, family, 1, 20), Shares::from([("a1".to_owned(), 20)]));
+    }
+    node.remove("override");
+    node.settle();
+    assert_eq!(shares(&node, Family::V4, 1, 60).len(), 2);
+}
+
+fn round_robin_is_exact_also_when_two_services_are_called_in_turn(backend: Backend) {
+    let service =
+        |name: &str, number| Service::new(name, number).balance("round-robin").endpoints("a1 b1");
+    let three = Service::new("three", 3).balance("round-robin").endpoints("a1 a2 b1");
+    let cluster = Cluster::start().unwrap();
+    let services = [service("first", 1), service("second", 2), three];
+    let node = Node::started(&cluster, backend, &services);
+    for family in Family::ALL {
+        for _ in 0..10 {
+            let mut seen = BTreeMap::<u8, Vec<String>>::new();
+            for number in [1, 2, 1, 2] {
+                let by = ask(&node, Place::of(Host::NodeA), family, number);
+                seen.entry(number).or_default().push(by);
+            }
+            for (number, turns) in seen {
+                assert_ne!(turns[0], turns[1], "service {number}");
+            }
+        }
+        let all: Vec<_> = (0..12).map(|_| ask(&node, Place::of(Host::NodeA), family, 3)).collect();
+        for turn in all.windows(4) {
+            assert_eq!(turn[0], turn[3], "{all:?}");
+            assert!(turn[0] != turn[1] && turn[1] != turn[2] && turn[0] != turn[2], "{all:?}");
+        }
+    }
+}
+
+fn round_robin_gives_each_its_weight_in_every_round(backend: Backend) {
+    let service =
+        Service::new("weighted", 1).balance("round-robin").endpoints("a1:weight=3 b1:weight=1");
+    let cluster = Cluster::start().unwrap();
+    let node = Node::started(&cluster, backend, &[service]);
+    for family in Family::ALL {
+        for _ in 0..5 {
+            let expected = Shares::from([("a1".to_owned(), 3), ("b1".to_owned(), 1)]);
+            assert_eq!(shares(&node, family, 1, 4), expected);
+        }
+    }
+}
+
+#[test]
+fn a_source_stays_with_its_endpoint_and_one_that_leaves_moves_only_its_own() {
+    let service =
+        |endpoints: &str| Service::new("hashed", 1).balance("source-hash").endpoints(endpoints);
+    let cluster = Cluster::start().unwrap();
+    let mut node = Node::started(&cluster, Backend::Nftables, &[service("a1 a2 b1 b2")]);
+    let each = |node: &Node<'_>, family| -> BTreeMap<u8, String> {
+        let one = |n| (n, ask(node, Place::outside(outside_client(family, n)), family, 1));
+        (20..84).map(one).collect()
+    };
+    for family in Family::ALL {
+        let all = each(&node, family);
+        let endpoints: BTreeSet<_> = all.values().collect();
+        assert_eq!(endpoints.len(), 4, "{all:?}");
+        assert_eq!(each(&node, family), all);
+        node.apply(&service("a1 a2 b2"));
+        node.settle();
+        let fewer = each(&node, family);
+        for (client, by) in &all {
+            if by == "b1" {
+                assert_ne!(&fewer[client], "b1", "client {client}");
+            } else {
+                assert_eq!(&fewer[client], by, "client {client}");
+            }
+        }
+        node.apply(&service("a1 a2 b1 b2"));
+        node.settle();
+        assert_eq!(each(&node, family), all, "back where they were");
+    }
+    // Nothing is remembered that a restart could forget.
+    let all = each(&node, Family::V4);
+    node.end();
+    node.start();
+    node.settle();
+    assert_eq!(each(&node, Family::V4), all);
+}
+
+#[test]
+fn iptables_has_no_source_hash_and_says_so() {
+    let service = Service::new("hashed", 1).balance("source-hash").endpoints("a1 b1");
+    let cluster = Cluster::start().unwrap();
+    for backend in [Backend::IptablesNft, Backend::IptablesLegacy] {
+        let node = Node::started(&cluster, backend, std::slice::from_ref(&service));
+        assert_eq!(shares(&node, Family::V4, 1, 60).len(), 2, "left to chance");
+        let log = node.log();
+        let told = log.lines().any(|line| line.contains("WARN") && line.contains("source-hash"));
+        assert!(told, "{log}");
+    }
+}

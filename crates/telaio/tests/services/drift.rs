@@ -1,0 +1,139 @@
+//! Somebody else changes or removes our rules: it is noticed, repaired, counted and told.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use telaio_testkit::netns::{Cluster, Family, Host, Place, Transport};
+
+use crate::manifest::{SERVICE_PORT, Service, cluster_ip};
+use crate::node::{Backend, Node};
+use crate::support::run;
+
+/// Promised is one second; this is with room for a busy machine.
+const REPAIR_TIME_MAX: Duration = Duration::from_secs(3);
+
+on_every_backend!(what_others_break_is_repaired_counted_and_told);
+
+/// What is done to the rules, as a script of a shell on node-a.
+fn damages(backend: Backend) -> Vec<(&'static str, String)> {
+    if backend == Backend::Nftables {
+        // The tables of ours, whatever their families.
+        let each = |command: &str| {
+            format!(
+                "nft list tables | grep -w telaio | while read -r _ t; do nft {command} $t; done"
+            )
+        };
+        return vec![
+            ("the whole ruleset flushed", "nft flush ruleset".to_owned()),
+            ("our tables deleted", each("delete table")),
+            ("our tables' rules flushed", each("flush table")),
+            (
+                "one rule deleted",
+                "nft -a list ruleset | awk '$1 == \"table\" {t = $2 \" \" $3} $1 == \"chain\" {c = $2} \
+                 /dnat|jump|goto|vmap/ && / # handle [0-9]+$/ && !/^\\t(chain|map|set)/ \
+                 {print \"delete rule \" t \" \" c \" handle \" $NF; exit}' | nft -f -"
+                    .to_owned(),
+            ),
+        ];
+    }
+    let flavor = if backend == Backend::IptablesNft { "nft" } else { "legacy" };
+    let both = |command: &str| {
+        format!(
+            "for p in iptables-{flavor} ip6tables-{flavor}; do {}; done",
+            command.replace("IPT", "$p")
+        )
+    };
+    vec![
+        ("all rules flushed", both("IPT -F; IPT -t nat -F")),
+        ("all chains deleted", both("IPT -F; IPT -X; IPT -t nat -F; IPT -t nat -X")),
+        ("one jump deleted", both("IPT -t nat -D OUTPUT 1")),
+        (
+            "our nat chains flushed",
+            both(
+                "IPT-save -t nat | sed -n 's/^:\\(TELAIO-SERVICES\\) .*/\\1/p' | \
+                  while read -r c; do IPT -t nat -F $c; done",
+            ),
+        ),
+    ]
+}
+
+/// The rules without what changes by itself: counters, times.
+fn comparable(node: &Node<'_>) -> String {
+    let rules = node.rules();
+    let lines = rules
+        .lines()
+        .filter(|line| !line.starts_with("# Generated") && !line.starts_with("# Completed"));
+    let without_counters = lines.map(|line| {
+        let mut words = Vec::new();
+        let mut skip = 0;
+        for word in line.split(' ') {
+            if word == "counter" {
+                skip = 5;
+            }
+            if skip == 0 && !(word.starts_with('[') && word.ends_with(']')) {
+                words.push(word);
+            }
+            skip -= usize::from(skip > 0);
+        }
+        words.join(" ")
+    });
+    let mut lines: Vec<String> = without_counters.collect();
+    // Chains and tables that are made anew stand in another place.
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+fn what_others_break_is_repaired_counted_and_told(backend: Backend) {
+    let services = [
+        Service::new("plain", 1).node_port().endpoints("a1 b1"),
+        Service::new("ranges", 2)
+            .load_balancer()
+            .source_ranges(crate::fixtures::RANGES)
+            .endpoints("a1"),
+        Service::new("none", 3).node_port(),
+    ];
+    let cluster = Cluster::start().unwrap();
+    let node = Node::started(&cluster, backend, &services);
+    let intact = comparable(&node);
+    for (what, script) in damages(backend) {
+        let repairs = node.metric("telaio_sync_drift_repairs_total");
+        let warnings = warnings(&node);
+        let damaged = Instant::now();
+        let ended =
+            cluster.on(Host::NodeA, || run(std::process::Command::new("sh").args(["-c", &script])));
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{what}: {ended:?}");
+        let mut now = comparable(&node);
+        while now != intact && damaged.elapsed() < REPAIR_TIME_MAX {
+            std::thread::sleep(Duration::from_millis(20));
+            now = comparable(&node);
+        }
+        println!("{}: {what}: repaired after {:?}", backend.name(), damaged.elapsed());
+        let left = difference(&intact, &now);
+        assert!(left.is_empty(), "{what}: not repaired in {REPAIR_TIME_MAX:?}\n{left}");
+        node.wait_until("repair counted", || {
+            node.metric("telaio_sync_drift_repairs_total") > repairs
+        });
+        assert!(self::warnings(&node) > warnings, "{what}: nothing in the log\n{}", node.log());
+        for family in Family::ALL {
+            let to = SocketAddr::new(cluster_ip(family, 1), SERVICE_PORT);
+            for from in [Host::A2, Host::NodeA, Host::Outside] {
+                let outcome = node.ask(Place::of(from), to, Transport::Tcp);
+                assert!(outcome.by().is_some(), "{what}: {from:?}: {outcome}");
+            }
+        }
+    }
+}
+
+/// How many warnings the log has.
+fn warnings(node: &Node<'_>) -> usize {
+    node.log().lines().filter(|line| line.contains("\"level\":\"WARN\"")).count()
+}
+
+fn difference(before: &str, after: &str) -> String {
+    let lines =
+        |text: &str| text.lines().map(str::to_owned).collect::<std::collections::BTreeSet<_>>();
+    let (before, after) = (lines(before), lines(after));
+    let missing = before.difference(&after).map(|line| format!("- {line}\n"));
+    let added = after.difference(&before).map(|line| format!("+ {line}\n"));
+    missing.chain(added).collect()
+}

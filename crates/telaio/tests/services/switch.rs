@@ -1,0 +1,60 @@
+//! Another backend on a live node: nobody is refused, nothing breaks, nothing of the old one stays.
+
+use telaio_testkit::netns::Cluster;
+
+use crate::node::{Backend, Node};
+use crate::restart::{Witnesses, services};
+
+/// What a backend leaves of itself, if anything, as independent programs show it.
+pub(crate) fn traces(node: &Node<'_>, backend: Backend) -> Vec<String> {
+    let lines = |text: String, wanted: &str| -> Vec<String> {
+        text.lines().filter(|line| line.contains(wanted)).map(str::to_owned).collect()
+    };
+    match backend {
+        Backend::Nftables => lines(node.output("nft", &["list", "tables"]), "telaio"),
+        Backend::IptablesNft => ["iptables-nft-save", "ip6tables-nft-save"]
+            .into_iter()
+            .flat_map(|program| lines(node.output(program, &[]), "TELAIO"))
+            .collect(),
+        Backend::IptablesLegacy => ["iptables-legacy-save", "ip6tables-legacy-save"]
+            .into_iter()
+            .flat_map(|program| lines(node.output(program, &[]), "TELAIO"))
+            .collect(),
+    }
+}
+
+/// Goes through these backends one after the other on one node.
+fn switch(backends: &[Backend]) {
+    let cluster = Cluster::start().unwrap();
+    let mut node = Node::started(&cluster, backends[0], &services());
+    let witnesses = Witnesses::of(&cluster);
+    for next in &backends[1..] {
+        node.end();
+        node.backend = *next;
+        node.start();
+        node.settle();
+        witnesses.wait();
+        assert!(!traces(&node, *next).is_empty(), "nothing of {}", next.name());
+        for other in [Backend::Nftables, Backend::IptablesNft, Backend::IptablesLegacy] {
+            if other != *next {
+                node.wait_until("end of the old rules", || traces(&node, other).is_empty());
+            }
+        }
+    }
+    witnesses.have_noticed_nothing();
+}
+
+#[test]
+fn nobody_notices_a_switch_between_nftables_and_iptables_nft() {
+    switch(&[Backend::Nftables, Backend::IptablesNft, Backend::Nftables]);
+}
+
+#[test]
+fn nobody_notices_a_switch_between_nftables_and_iptables_legacy() {
+    switch(&[Backend::Nftables, Backend::IptablesLegacy, Backend::Nftables]);
+}
+
+#[test]
+fn nobody_notices_a_switch_between_the_flavors_of_iptables() {
+    switch(&[Backend::IptablesLegacy, Backend::IptablesNft, Backend::IptablesLegacy]);
+}

@@ -1,0 +1,146 @@
+//! Beside kube-proxy: refused, unless told to take over; then without a gap.
+//!
+//! There is no kube-proxy here, only rules as it leaves them, which serve the same services.
+
+use std::process::Command;
+
+use telaio_testkit::netns::{Cluster, Host};
+
+use crate::node::{Backend, Node};
+use crate::restart::{Witnesses, services};
+use crate::support::{run, telaio};
+
+on_every_backend!(
+    beside_kube_proxy_s_nftables_rules_it_takes_over_without_a_gap,
+    beside_kube_proxy_s_iptables_rules_it_takes_over_without_a_gap,
+);
+
+/// kube-proxy's tables in nftables mode, serving the services of [`services`] by a1.
+fn nftables_rules() -> String {
+    let mut script = String::new();
+    for (family, a1, any) in
+        [("ip", "10.244.1.11:8080", "ip"), ("ip6", "[fd00:10:244:1::11]:8080", "ip6")]
+    {
+        let addresses = match family {
+            "ip" => ["10.96.0.1", "10.96.0.2", "192.0.2.3", "192.0.2.4"],
+            _ => ["fd00:10:96::1", "fd00:10:96::2", "2001:db8:2::3", "2001:db8:2::4"],
+        };
+        let addresses = addresses.join(", ");
+        script += &format!(
+            "table {family} kube-proxy {{
+                chain services {{
+                    {any} daddr {{ {addresses} }} tcp dport 80 meta mark set 0x4000 dnat to {a1}
+                    tcp dport {{ 30001, 30003 }} fib daddr type local meta mark set 0x4000 dnat to {a1}
+                }}
+                chain nat-prerouting {{ type nat hook prerouting priority dstnat; jump services; }}
+                chain nat-output {{ type nat hook output priority -100; jump services; }}
+                chain nat-postrouting {{ type nat hook postrouting priority srcnat;
+                    meta mark & 0x4000 != 0 masquerade; }}
+            }}\n"
+        );
+    }
+    format!("nft -f - <<'END'\n{script}END\n")
+}
+
+/// kube-proxy's chains in iptables mode, likewise; and kubelet's, which are not kube-proxy's.
+fn iptables_rules(flavor: &str) -> String {
+    let mut script = String::new();
+    for (program, a1, addresses) in [
+        ("iptables", "10.244.1.11:8080", ["10.96.0.1", "10.96.0.2", "192.0.2.3", "192.0.2.4"]),
+        (
+            "ip6tables",
+            "[fd00:10:244:1::11]:8080",
+            ["fd00:10:96::1", "fd00:10:96::2", "2001:db8:2::3", "2001:db8:2::4"],
+        ),
+    ] {
+        let mut rules = String::from(
+            "*mangle\n:KUBE-KUBELET-CANARY - [0:0]\n:KUBE-PROXY-CANARY - [0:0]\nCOMMIT\n*filter\n\
+             :KUBE-PROXY-CANARY - [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-FORWARD - [0:0]\n\
+             :KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\n-A FORWARD -j KUBE-FORWARD\n\
+             -A FORWARD -m conntrack --ctstate NEW -j KUBE-SERVICES\n\
+             -A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT\nCOMMIT\n*nat\n\
+             :KUBE-PROXY-CANARY - [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-NODEPORTS - [0:0]\n\
+             :KUBE-POSTROUTING - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]\n\
+             :KUBE-SEP-ABCDEFGHIJKLMNOP - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n\
+             -A OUTPUT -j KUBE-SERVICES\n-A POSTROUTING -j KUBE-POSTROUTING\n\
+             -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n\
+             -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN\n\
+             -A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0\n\
+             -A KUBE-POSTROUTING -j MASQUERADE --random-fully\n\
+             -A KUBE-SVC-ABCDEFGHIJKLMNOP -j KUBE-MARK-MASQ\n\
+             -A KUBE-SVC-ABCDEFGHIJKLMNOP -j KUBE-SEP-ABCDEFGHIJKLMNOP\n",
+        );
+        rules += &format!("-A KUBE-SEP-ABCDEFGHIJKLMNOP -p tcp -j DNAT --to-destination {a1}\n");
+        for address in addresses {
+            rules += &format!(
+                "-A KUBE-SERVICES -d {address} -p tcp --dport 80 -j KUBE-SVC-ABCDEFGHIJKLMNOP\n"
+            );
+        }
+        for port in [30001, 30003] {
+            rules +=
+                &format!("-A KUBE-NODEPORTS -p tcp --dport {port} -j KUBE-SVC-ABCDEFGHIJKLMNOP\n");
+        }
+        rules += "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\nCOMMIT\n";
+        script += &format!("{program}-{flavor}-restore --noflush <<'END'\n{rules}END\n");
+    }
+    script
+}
+
+fn lay(cluster: &Cluster, script: &str) {
+    let ended = cluster.on(Host::NodeA, || run(Command::new("sh").args(["-ec", script])));
+    assert_eq!(ended.code, Some(0), "{ended:?}\n{script}");
+}
+
+fn beside_kube_proxy_s_nftables_rules_it_takes_over_without_a_gap(backend: Backend) {
+    let cluster = Cluster::start().unwrap();
+    lay(&cluster, &nftables_rules());
+    take_over(&cluster, backend);
+}
+
+fn beside_kube_proxy_s_iptables_rules_it_takes_over_without_a_gap(backend: Backend) {
+    let cluster = Cluster::start().unwrap();
+    let flavor = if backend == Backend::IptablesLegacy { "legacy" } else { "nft" };
+    lay(&cluster, &iptables_rules(flavor));
+    take_over(&cluster, backend);
+}
+
+fn take_over(cluster: &Cluster, backend: Backend) {
+    let mut node = Node::new(cluster, backend, &services());
+    let witnesses = Witnesses::of(cluster);
+    let before = node.rules();
+    let refused = node.run_to_end(&mut node.run_command());
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("--takeover"), "{refused:?}");
+    assert!(refused.stderr.contains("kube-proxy"), "{refused:?}");
+    let unchanged = |rules: &str| {
+        rules.lines().filter(|line| line.contains("KUBE") || line.contains("dnat")).count()
+    };
+    assert_eq!(unchanged(&node.rules()), unchanged(&before), "refused, so nothing was touched");
+
+    node.flags = vec!["--takeover".to_owned()];
+    node.start();
+    node.settle();
+    witnesses.wait();
+    node.end();
+    witnesses.have_noticed_nothing();
+
+    let mut command = telaio();
+    command.args(["cleanup", "--kube-proxy", &node.state_dir()]);
+    let ended = node.run_to_end(&mut command);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let left: Vec<String> = node
+        .rules()
+        .lines()
+        .filter(|line| {
+            ["KUBE", "kube-proxy", "TELAIO", "telaio"].iter().any(|it| line.contains(it))
+        })
+        .map(str::to_owned)
+        .collect();
+    let kubelet_s = |line: &String| line.contains("KUBE-KUBELET") || line.contains("KUBE-FIREWALL");
+    let (kubelet, left): (Vec<_>, Vec<_>) = left.into_iter().partition(kubelet_s);
+    assert_eq!(left, Vec::<String>::new());
+    if before.contains("KUBE-KUBELET-CANARY") {
+        assert!(kubelet.iter().any(|line| line.contains("KUBE-KUBELET-CANARY")), "{kubelet:?}");
+        assert!(kubelet.iter().any(|line| line.contains("KUBE-FIREWALL")), "{kubelet:?}");
+    }
+}
