@@ -25,7 +25,7 @@ fn main(){
   for s in &all { d.set_service(&s.service.key,Some(s.clone())); }
   let t1=t0.elapsed();
   let mut k=Kernel::open(&IpFamily::ALL).unwrap(); 
-  Kernel::delete_tables(k.nft()).unwrap();
+  telaio_service_proxy::nftables::cleanup().unwrap();
   let td=t0.elapsed();
   let mut r=PartReconciler::new(k);
   r.reconcile(&d).unwrap();

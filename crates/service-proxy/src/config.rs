@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use telaio_model::{IpFamily, Node};
+use telaio_model::{IpFamily, Node, Object};
 
 /// How traffic that starts at one of this node's pods is told from other traffic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -97,6 +97,31 @@ impl NodeFacts {
             pod_cidrs: node.pod_cidrs.clone(),
             service_cidrs: Vec::new(),
         }
+    }
+
+    /// What the objects of a cluster say about the node of this name: its Node object, and the
+    /// networks of cluster addresses. `addresses` come before those of the object.
+    pub fn from_objects<'a>(
+        name: &str,
+        addresses: &[IpAddr],
+        objects: impl IntoIterator<Item = &'a Object>,
+    ) -> Self {
+        let mut facts = Self { addresses: addresses.to_vec(), ..Self::default() };
+        for object in objects {
+            match object {
+                Object::Node(node) if &*node.meta.key.name == name => {
+                    let of_node = Self::of(node);
+                    let more = of_node.addresses.into_iter().filter(|ip| !addresses.contains(ip));
+                    facts.addresses.extend(more);
+                    facts.pod_cidrs = of_node.pod_cidrs;
+                }
+                Object::ServiceCidr(cidr) => facts.service_cidrs.extend(&cidr.cidrs),
+                _ => {}
+            }
+        }
+        facts.service_cidrs.sort_unstable();
+        facts.service_cidrs.dedup();
+        facts
     }
 
     /// The first address of a family.

@@ -13,5 +13,7 @@ pub mod rule;
 mod slots;
 pub mod target;
 
-pub use backend::{NftablesBackend, cleanup};
-pub use probe::ProbeError;
+pub use backend::{
+    NftablesBackend, cleanup, cleanup_kube_proxy, has_our_table, kube_proxy_present,
+};
+pub use probe::{ProbeError, probe};

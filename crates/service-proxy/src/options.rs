@@ -1,6 +1,7 @@
 //! What a backend of this crate is made with, and what it tells its surroundings.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use telaio_model::{IpFamily, ObjectKey, ServiceEndpoints};
@@ -65,6 +66,8 @@ impl LocalhostPorts {
 pub struct ProxyOptions {
     /// The node whose view it gets.
     pub node: Arc<str>,
+    /// Addresses of the node that the operator names; they come before those of its Node object.
+    pub node_addresses: Vec<IpAddr>,
     /// What the operator decided.
     pub config: Arc<ProxyConfig>,
     /// Who serves node ports on loopback.

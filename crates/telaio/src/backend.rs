@@ -4,6 +4,8 @@
 //! the sink of the node's view. Its constructor gets a [`BackendContext`], from which it takes its
 //! pacing and to whose monitor it shows its sync loop.
 
+#[cfg(target_os = "linux")]
+pub(crate) mod services;
 mod view;
 
 use std::io::Write;
@@ -12,16 +14,30 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use telaio_reconcile::PacerConfig;
 use telaio_reconcile::kpng::{Backend, Registry, RegistryError};
+#[cfg(target_os = "linux")]
+use telaio_service_proxy::{iptables::IptablesBackend, nftables::NftablesBackend};
 
 use crate::exit::CommandError;
 use crate::monitor::Monitor;
+#[cfg(target_os = "linux")]
+use services::Services;
 
 pub(crate) use view::NodeView;
 use view::ViewBackend;
 
 /// The backend that we choose.
 const AUTO: &str = "auto";
-/// Those that DESIGN promises and later releases bring.
+/// Those of this build.
+#[cfg(target_os = "linux")]
+const NAMES: &[&str] = &["nftables", "iptables", ViewBackend::NAME];
+/// Those of this build.
+#[cfg(not(target_os = "linux"))]
+const NAMES: &[&str] = &[ViewBackend::NAME];
+/// Those that DESIGN promises and later releases, or builds for another system, bring.
+#[cfg(target_os = "linux")]
+const LATER: &[&str] = &["ipvs", "hcn"];
+/// Those that DESIGN promises and later releases, or builds for another system, bring.
+#[cfg(not(target_os = "linux"))]
 const LATER: &[&str] = &["nftables", "iptables", "ipvs", "hcn"];
 
 /// Where a backend that prints, prints.
@@ -38,38 +54,70 @@ pub(crate) struct BackendContext {
     pub(crate) monitor: Arc<Monitor>,
     /// Where a backend that prints, prints.
     pub(crate) output: SharedOutput,
+    /// What runs around a backend that programs services; none for one that only prints.
+    #[cfg(target_os = "linux")]
+    pub(crate) services: Option<Arc<Services>>,
 }
 
-/// The backends of this build.
+/// The backends of this build that can run in these surroundings.
 fn registry(context: BackendContext) -> Result<Registry, RegistryError> {
     let mut registry = Registry::new();
+    #[cfg(target_os = "linux")]
+    if let Some(services) = &context.services {
+        let options = services.options(&context.node, context.pacing);
+        let (for_iptables, flavor) = (options.clone(), services.flavor());
+        registry.register(NftablesBackend::NAME, move || {
+            Box::new(NftablesBackend::new(options.clone()))
+        })?;
+        registry.register(IptablesBackend::NAME, move || {
+            Box::new(IptablesBackend::new(for_iptables.clone(), flavor))
+        })?;
+    }
     registry.register(ViewBackend::NAME, move || Box::new(ViewBackend::new(context.clone())))?;
     Ok(registry)
 }
 
 /// Their names.
 pub(crate) fn names() -> Vec<&'static str> {
-    vec![ViewBackend::NAME]
+    NAMES.to_vec()
+}
+
+/// Whether a backend programs services, and does not just print them.
+pub(crate) fn programs(name: &str) -> bool {
+    name != ViewBackend::NAME
 }
 
 /// Reads a `--backend`: the names that this build or a later one knows.
 pub(crate) fn parse(asked: &str) -> Result<String, String> {
-    if asked == AUTO || names().contains(&asked) || LATER.contains(&asked) {
+    if asked == AUTO || NAMES.contains(&asked) || LATER.contains(&asked) {
         return Ok(asked.to_owned());
     }
     Err(format!("there is no backend {asked:?}; {}", known()))
 }
 
 fn known() -> String {
-    format!("this build has: {AUTO}, {}", names().join(", "))
+    format!("this build has: {AUTO}, {}", NAMES.join(", "))
 }
 
-/// The name of the backend that `--backend` means; `auto` is the best that this build has.
+/// The name of the backend that `--backend` means for an agent: `auto` is the best that can run here.
 pub(crate) fn choose(asked: &str) -> Result<&'static str, CommandError> {
-    if asked == AUTO {
-        return Ok(ViewBackend::NAME);
+    if asked != AUTO {
+        return choose_named(asked);
     }
-    if let Some(name) = names().into_iter().find(|name| *name == asked) {
+    #[cfg(target_os = "linux")]
+    return services::best();
+    #[cfg(not(target_os = "linux"))]
+    Ok(ViewBackend::NAME)
+}
+
+/// The name of the backend that `--backend` means where nothing is programmed: `auto` is the default
+/// one.
+pub(crate) fn choose_to_show(asked: &str) -> Result<&'static str, CommandError> {
+    if asked == AUTO { Ok(NAMES[0]) } else { choose_named(asked) }
+}
+
+fn choose_named(asked: &str) -> Result<&'static str, CommandError> {
+    if let Some(name) = NAMES.iter().find(|name| **name == asked) {
         return Ok(name);
     }
     // Whatever else there is was refused when it was read.
@@ -91,10 +139,9 @@ mod tests {
 
     #[test]
     fn a_backend_of_a_later_release_fails_and_an_unknown_one_is_bad_usage() {
-        assert_eq!(choose("auto").unwrap(), "view");
         assert_eq!(choose("view").unwrap(), "view");
-        assert!(matches!(choose("nftables"), Err(CommandError::Failed(_))));
-        assert_eq!(parse("nftables").unwrap(), "nftables");
-        assert!(parse("nftable").unwrap_err().contains("this build has: auto, view"));
+        assert!(matches!(choose("hcn"), Err(CommandError::Failed(_))));
+        assert_eq!(parse("ipvs").unwrap(), "ipvs");
+        assert!(parse("nftable").unwrap_err().contains("this build has: auto, "));
     }
 }

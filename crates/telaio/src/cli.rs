@@ -61,6 +61,9 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Show the version and what this build can do
     Version(VersionArgs),
+    /// Remove every trace of us from this machine's network
+    #[cfg(target_os = "linux")]
+    Cleanup(CleanupArgs),
     /// Show it all on this machine, without a cluster, and leave nothing behind
     Demo(DemoArgs),
     /// Print the completions for a shell
@@ -373,6 +376,23 @@ pub(crate) struct StatusArgs {
     /// How to print it
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
+}
+
+/// `telaio cleanup`.
+#[cfg(target_os = "linux")]
+#[derive(Debug, Args)]
+pub(crate) struct CleanupArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// Also remove what kube-proxy has made, in any of its modes
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+          default_value = "false", default_missing_value = "true", hide_default_value = true,
+          hide_possible_values = true, value_parser = BoolishValueParser::new())]
+    pub(crate) kube_proxy: bool,
+
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
 }
 
 /// `telaio version`.

@@ -1,12 +1,16 @@
 //! The commands that are more than a print.
 
 mod brain;
+#[cfg(target_os = "linux")]
+mod cleanup;
 mod demo;
 mod render;
 mod run;
 mod status;
 
 pub(crate) use brain::brain;
+#[cfg(target_os = "linux")]
+pub(crate) use cleanup::cleanup;
 pub(crate) use demo::demo;
 pub(crate) use render::render;
 pub(crate) use run::run;

@@ -118,7 +118,6 @@ impl Monitor {
     }
 
     /// The period of full syncs: how long a change may wait depends on it. The first counts.
-    #[cfg_attr(not(test), expect(dead_code, reason = "run calls it when it is wired"))]
     pub(crate) fn set_sync_period(&self, period: Duration) {
         // It cannot change while we run.
         let _ = self.sync_period.set(period);

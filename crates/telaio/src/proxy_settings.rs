@@ -7,8 +7,6 @@
 //! What always holds: options that do not go together are bad input, named with their flags; options
 //! that have no effect with the backend that runs, or here at all, are named in a warning each.
 
-#![cfg_attr(not(test), expect(dead_code, reason = "the commands take it up with the backends"))]
-
 use std::net::IpAddr;
 use std::time::Duration;
 

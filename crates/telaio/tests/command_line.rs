@@ -81,8 +81,8 @@ fn outside_of_a_cluster_the_source_must_be_named() {
 fn what_comes_later_fails_and_says_what_there_is() {
     let source = format!("dir:{}", examples().display());
     for args in [
-        ["run", "--backend", "nftables", "--source", &source],
-        ["render", "--backend", "iptables", "--source", &source],
+        ["run", "--backend", "ipvs", "--source", &source],
+        ["render", "--backend", "hcn", "--source", &source],
         ["run", "--planes", "pods", "--source", &source],
         ["demo", "--check", "--backend=ipvs", "", ""],
     ] {

@@ -32,6 +32,17 @@ impl Family {
     }
 }
 
+impl std::fmt::Display for Family {
+    /// As nft writes it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ip => "ip",
+            Self::Ip6 => "ip6",
+            Self::Inet => "inet",
+        })
+    }
+}
+
 /// How the nft program names a value's type. The kernel only carries it; without it `nft list` prints
 /// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,27 +23,23 @@ pub(super) fn choose(
     rules: &mut Vec<Rule>,
 ) {
     let round = (balance == Balance::RoundRobin).then(|| round(destinations)).flatten();
-    match round {
-        Some(round) => {
-            let slots = round.len() as u32;
-            rules.extend(round.into_iter().zip(0..).filter_map(|(at, before)| {
-                let rule = Rule::jump(*chains.get(at)?);
-                let every = slots - before;
-                // Each rule counts only what those before it have let through.
-                Some(if every > 1 { rule.with(Match::Nth { every, packet: 0 }) } else { rule })
-            }));
-        }
-        None => {
-            let mut rest: u32 = destinations.iter().map(|to| u32::from(to.weight)).sum();
-            rules.extend(destinations.iter().zip(chains).enumerate().map(|(at, (to, chain))| {
-                let share = u32::from(to.weight);
-                let is_last = at + 1 == chains.len();
-                let rule = Rule::jump(*chain);
-                let rule = if is_last { rule } else { rule.chance(share, rest) };
-                rest = rest.saturating_sub(share);
-                rule
-            }));
-        }
+    if let Some(round) = round {
+        let slots = round.len() as u32;
+        rules.extend(round.into_iter().zip(0..).filter_map(|(at, before)| {
+            let rule = Rule::jump(*chains.get(at)?);
+            let every = slots - before;
+            // Each rule counts only what those before it have let through.
+            Some(if every > 1 { rule.with(Match::Nth { every, packet: 0 }) } else { rule })
+        }));
+        return;
+    }
+    let mut rest: u32 = destinations.iter().map(|to| u32::from(to.weight)).sum();
+    for (at, (to, chain)) in destinations.iter().zip(chains).enumerate() {
+        let is_last = at + 1 == chains.len();
+        let share = u32::from(to.weight);
+        let rule = Rule::jump(*chain);
+        rules.push(if is_last { rule } else { rule.chance(share, rest) });
+        rest = rest.saturating_sub(share);
     }
 }
 

@@ -311,7 +311,7 @@ impl PortCompiler<'_> {
                     Answer::Reject | Answer::Drop => None,
                 };
                 let target = served.map_or(Target::Return, Target::Jump);
-                rules.extend(self.from_pods(&target));
+                rules.extend(self.pod_rules(&target));
                 if served.is_some() {
                     rules.push(Rule::jump(MARK_MASQ).with(Match::LocalSource));
                 }
@@ -324,7 +324,8 @@ impl PortCompiler<'_> {
         self.rules.chains.insert(self.chains.external, rules);
     }
 
-    fn from_pods(&self, target: &Target) -> Vec<Rule> {
+    /// What happens to packets from this node's pods.
+    fn pod_rules(&self, target: &Target) -> Vec<Rule> {
         let rule = || Rule::new(target.clone());
         match &self.context.local {
             LocalSources::Nowhere => Vec::new(),

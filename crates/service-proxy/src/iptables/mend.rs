@@ -130,7 +130,9 @@ impl<'a> Mend<'a> {
         }
         if !differing.is_empty() {
             let section = self.restore.prepare();
-            differing.into_iter().for_each(|(chain, rules)| section.write_chain(chain, rules));
+            for (chain, rules) in differing {
+                section.write_chain(chain, rules);
+            }
         }
     }
 

@@ -212,7 +212,8 @@ impl Run<'_> {
         let child = Mutex::new(child);
         thread::scope(|scope| {
             let (done, end) = mpsc::channel::<()>();
-            let watchdog = scope.spawn(|| end_in_time(&child, &end, self.time_max));
+            let (child, time_max) = (&child, self.time_max);
+            let watchdog = scope.spawn(move || end_in_time(child, &end, time_max));
             let feed = move || match stdin {
                 Some(mut stdin) => stdin.write_all(self.input.as_bytes()),
                 None => Ok(()),

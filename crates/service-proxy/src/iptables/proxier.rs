@@ -47,11 +47,11 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    fn old(self, key: &ObjectKey) -> Option<&'a ServiceEndpoints> {
+    fn was(self, key: &ObjectKey) -> Option<&'a ServiceEndpoints> {
         self.before.get(key)
     }
 
-    fn new(self, key: &ObjectKey) -> Option<&'a ServiceEndpoints> {
+    fn is(self, key: &ObjectKey) -> Option<&'a ServiceEndpoints> {
         match self.changes.get(key) {
             Some(change) => change.as_ref(),
             None => self.before.get(key),
@@ -77,6 +77,8 @@ pub struct Counters {
     pub failures: u64,
     /// Those of them that were to write only what changed.
     pub partial_failures: u64,
+    /// Transactions that were to be made.
+    pub commits: u64,
 }
 
 /// One family's rules.
@@ -178,7 +180,9 @@ impl Iptables {
         }
         self.known = false;
         self.counters.rules_last = restore.rule_count();
-        self.kernel.restore(&restore.text()).inspect_err(|_| self.counters.failures += 1)?;
+        let text = restore.text();
+        self.counters.commits += Restore::commit_count(&text);
+        self.kernel.restore(&text).inspect_err(|_| self.counters.failures += 1)?;
         self.known = true;
         Ok(())
     }
@@ -211,9 +215,9 @@ impl Iptables {
         let mut edits: BTreeMap<SharedChain, SharedEdit> = BTreeMap::new();
         let mut redirected = BTreeSet::new();
         for ((slot, services), held) in slots.into_iter().zip(held) {
-            let old = held.map(|it| self.rules_in(slot, &it, changed, 0, view.old(&it.service)));
+            let old = held.map(|it| self.rules_in(slot, &it, changed, 0, view.was(&it.service)));
             let holds = self.claims.holder(slot);
-            let new = holds.map(|it| self.rules_in(slot, it, changed, 1, view.new(&it.service)));
+            let new = holds.map(|it| self.rules_in(slot, it, changed, 1, view.is(&it.service)));
             let (old, new) = (old.unwrap_or_default(), new.unwrap_or_default());
             if old == new {
                 continue;
@@ -286,7 +290,7 @@ impl<'a> Changed<'a> {
         };
         let keys = view.changes.keys();
         let services =
-            keys.map(|key| (key, [compiled(view.old(key)), compiled(view.new(key))])).collect();
+            keys.map(|key| (key, [compiled(view.was(key)), compiled(view.is(key))])).collect();
         Self { services }
     }
 
@@ -330,13 +334,17 @@ fn change_chains(
         // Chains that traffic is in must change together with the rules that lead to them.
         let together = redirected && changes > 0;
         let section = if together { restore.switch() } else { restore.prepare() };
-        written.into_iter().for_each(|(chain, rules)| section.write_chain(*chain, rules));
+        for (chain, rules) in written {
+            section.write_chain(*chain, rules);
+        }
     }
     let gone: Vec<_> = old.chains.keys().filter(|chain| !new.chains.contains_key(chain)).collect();
     report.deleted += gone.len();
     if !gone.is_empty() {
         let section = restore.retire(super::names::Table::Nat);
-        gone.into_iter().for_each(|chain| section.remove_chain(chain.as_str()));
+        for chain in gone {
+            section.remove_chain(chain.as_str());
+        }
     }
 }
 

@@ -211,6 +211,11 @@ impl Restore {
         self.sections().map(|section| section.rules).sum()
     }
 
+    /// How many transactions a text is.
+    pub(super) fn commit_count(text: &str) -> u64 {
+        text.lines().filter(|line| *line == "COMMIT").count() as u64
+    }
+
     /// The text; nothing if nothing changes.
     pub(super) fn text(&self) -> String {
         let nat: Vec<&Section> = self.nat().collect();

@@ -25,7 +25,7 @@ use super::names::{ChainName, protocol_name};
 const COMMENT_BYTES_MAX: usize = 255;
 
 /// The parts of a probability: the kernel counts in 2⁻³¹.
-const PROBABILITY_ONE: u64 = 1 << 31;
+const PROBABILITY_ONE: u32 = 1 << 31;
 
 /// Something that a packet either is or, inverted, is not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -251,9 +251,9 @@ impl Rule {
     /// In so many of so many cases, by chance.
     #[must_use]
     pub fn chance(self, share: u32, of: u32) -> Self {
-        let (share, of) = (u64::from(share), u64::from(of.max(1)));
-        let parts = (share * PROBABILITY_ONE + of / 2) / of;
-        self.with(Match::Random(parts.min(PROBABILITY_ONE) as u32))
+        let (share, of, one) = (u64::from(share), u64::from(of.max(1)), u64::from(PROBABILITY_ONE));
+        let parts = (share * one + of / 2) / of;
+        self.with(Match::Random(parts.min(one) as u32))
     }
 
     /// With a word for people. Names come from outside: what could end the word is left out.
@@ -350,7 +350,7 @@ impl Match {
 }
 
 fn write_probability(out: &mut impl Write, parts: u32) -> fmt::Result {
-    let probability = f64::from(parts) / PROBABILITY_ONE as f64;
+    let probability = f64::from(parts) / f64::from(PROBABILITY_ONE);
     write!(out, "-m statistic --mode random --probability {probability:.11} ")
 }
 

@@ -58,14 +58,17 @@ impl SharedEdit {
         // In nat one part has both; in the filter what refuses comes before nat and goes after.
         if anew.is_none() || table != Table::Nat {
             let section = to.add(table);
-            self.insert.iter().for_each(|rule| section.insert_text(chain.as_str(), rule));
-        }
-        match anew {
-            Some(anew) => anew.replace(shared, to),
-            None => {
-                let section = to.take(table);
-                self.delete.iter().for_each(|rule| section.delete_text(chain.as_str(), rule));
+            for rule in &self.insert {
+                section.insert_text(chain.as_str(), rule);
             }
+        }
+        if let Some(anew) = anew {
+            anew.replace(shared, to);
+            return;
+        }
+        let section = to.take(table);
+        for rule in &self.delete {
+            section.delete_text(chain.as_str(), rule);
         }
     }
 }
@@ -91,7 +94,11 @@ impl Anew<'_> {
     fn write(self, shared: SharedChain, section: &mut Section) {
         let (_, chain) = shared.place();
         section.declare(chain.as_str());
-        self.rules.iter().for_each(|rule| section.append_text(chain.as_str(), rule));
-        self.end.iter().for_each(|rule| section.append(chain, rule));
+        for rule in self.rules {
+            section.append_text(chain.as_str(), rule);
+        }
+        for rule in self.end {
+            section.append(chain, rule);
+        }
     }
 }

@@ -75,16 +75,14 @@ pub fn trace(packet: &Packet, around: &Surroundings, rules: &Ruleset) -> Trace {
     let mut ends = BTreeSet::new();
     for way in ways {
         let way = walker.filter(way);
-        match way.end {
-            Some(End::Rejected | End::Dropped) => ends.extend(way.end),
-            _ => {
-                let masqueraded = walker.leaves_masqueraded(way.clone());
-                answer.masquerade |= masqueraded;
-                if way.sent_on {
-                    answer.endpoints.insert(way.to);
-                }
-            }
+        if let Some(end @ (End::Rejected | End::Dropped)) = way.end {
+            ends.insert(end);
+            continue;
         }
+        if way.sent_on {
+            answer.endpoints.insert(way.to);
+        }
+        answer.masquerade |= walker.leaves_masqueraded(way);
     }
     answer.verdict = if !answer.endpoints.is_empty() {
         Verdict::Dnat
@@ -137,7 +135,7 @@ impl Walker<'_> {
             let mut passed = BTreeSet::new();
             let mut taken = BTreeSet::new();
             for way in on {
-                let holds = self.holds(rule, table, chain, &way);
+                let holds = self.holds(rule, &way);
                 if holds != Holds::Yes {
                     passed.insert(way.clone());
                 }
@@ -169,6 +167,10 @@ impl Walker<'_> {
     }
 
     fn say(&mut self, table: Table, chain: ChainName, rule: &Rule) {
+        // That the kernel's own chains lead to ours is true of every packet and tells nothing.
+        if !chain.is_ours() {
+            return;
+        }
         let line = format!("{} {chain}: {rule}", table.as_str());
         if !self.via.contains(&line) {
             self.via.push(line);
@@ -201,7 +203,7 @@ impl Walker<'_> {
         ways.iter().any(|way| way.end == Some(End::Masqueraded))
     }
 
-    fn holds(&self, rule: &Rule, table: Table, chain: ChainName, way: &Way) -> Holds {
+    fn holds(&self, rule: &Rule, way: &Way) -> Holds {
         let within = |net: &Is<ipnet::IpNet>, ip: IpAddr| net.value.contains(&ip) != net.invert;
         let fixed = rule.source.as_ref().is_none_or(|net| within(net, self.packet.from))
             && rule.destination.as_ref().is_none_or(|net| within(net, way.to.ip()))
@@ -210,7 +212,6 @@ impl Walker<'_> {
         if !fixed {
             return Holds::No;
         }
-        let _ = (table, chain);
         rule.matches.iter().map(|also| self.matches(also, way)).min().unwrap_or(Holds::Yes)
     }
 

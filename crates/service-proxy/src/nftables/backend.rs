@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use telaio_model::{Kind, Object, ObjectKey, ServiceEndpoints};
+use telaio_model::{Object, ObjectKey, ServiceEndpoints};
 use telaio_netlink::NetlinkError;
-use telaio_netlink::nftables::{Notice, Nftables, Watcher};
+use telaio_netlink::nftables::{Batch, Nftables, Notice, Watcher};
 use telaio_reconcile::kpng::{
     Backend, FilterReset, FlagError, FlagSpec, FlagValues, FullState, Inbox, Sink, SinkError,
 };
@@ -30,6 +30,8 @@ use crate::plan::balance_problem;
 const SYNC_TIME_MAX: Duration = Duration::from_mins(1);
 /// How often the watcher looks whether it should end.
 const WATCH_PAUSE: Duration = Duration::from_millis(200);
+/// The table of kube-proxy's nftables mode.
+const KUBE_PROXY_TABLE: &str = "kube-proxy";
 /// How many wrong things are named in the log.
 const DRIFT_NAMED_MAX: usize = 5;
 
@@ -192,7 +194,11 @@ impl NftablesSyncer {
                 None => _ = self.nodes.remove(&at),
             }
         }
-        if self.desired.set_node(node_facts(&self.options.node, self.nodes.values())) {
+        if self.desired.set_node(NodeFacts::from_objects(
+            &self.options.node,
+            &self.options.node_addresses,
+            self.nodes.values(),
+        )) {
             self.everything = true;
         }
         for (key, service) in news.services {
@@ -226,27 +232,6 @@ impl NftablesSyncer {
         self.options.follower.programmed(&Programmed { kind, first, changed: &changed, node });
     }
 }
-
-/// What the cluster says about this node: its Node object, and the networks of cluster addresses.
-pub fn node_facts<'a>(name: &str, objects: impl Iterator<Item = &'a Object>) -> NodeFacts {
-    let mut facts = NodeFacts::default();
-    for object in objects {
-        match object {
-            Object::Node(node) if &*node.meta.key.name == name => {
-                let NodeFacts { addresses, pod_cidrs, .. } = NodeFacts::of(node);
-                (facts.addresses, facts.pod_cidrs) = (addresses, pod_cidrs);
-            }
-            Object::ServiceCidr(cidr) => facts.service_cidrs.extend(&cidr.cidrs),
-            _ => {}
-        }
-    }
-    facts.service_cidrs.sort_unstable();
-    facts.service_cidrs.dedup();
-    facts
-}
-
-/// The kinds of objects that a backend wants beside services.
-pub const KINDS: [Kind; 2] = [Kind::Node, Kind::ServiceCidr];
 
 fn log_drift(drift: &DriftReport<Key>) {
     for (what, keys) in [
@@ -341,7 +326,39 @@ fn concerns_us(notice: &Notice) -> bool {
 
 /// Removes everything of ours; tells what that was.
 pub fn cleanup() -> Result<Vec<String>, NetlinkError> {
+    delete_tables(TABLE)
+}
+
+/// Removes what kube-proxy's nftables mode has made; tells what that was.
+pub fn cleanup_kube_proxy() -> Result<Vec<String>, NetlinkError> {
+    delete_tables(KUBE_PROXY_TABLE)
+}
+
+/// Whether our table is there.
+pub fn has_our_table() -> Result<bool, NetlinkError> {
+    has_table(TABLE)
+}
+
+/// What shows that kube-proxy's nftables mode is, or was, at work here.
+pub fn kube_proxy_present() -> Result<Option<String>, NetlinkError> {
+    Ok(has_table(KUBE_PROXY_TABLE)?.then(|| format!("the nftables table {KUBE_PROXY_TABLE}")))
+}
+
+fn has_table(name: &str) -> Result<bool, NetlinkError> {
+    Ok(Nftables::open()?.tables()?.iter().any(|(_, table)| table == name))
+}
+
+/// Deletes the tables of this name in all families, in one transaction.
+fn delete_tables(name: &str) -> Result<Vec<String>, NetlinkError> {
     let mut nft = Nftables::open()?;
-    let removed = Kernel::delete_tables(&mut nft)?;
-    Ok(if removed { vec![format!("nftables tables {TABLE}")] } else { Vec::new() })
+    let mut tables = nft.tables()?;
+    tables.retain(|(_, table)| table == name);
+    let mut batches: Vec<Batch> = Vec::new();
+    for (family, table) in &tables {
+        let mut batch = Batch::new(*family, table.as_str());
+        batch.delete_table();
+        batches.push(batch);
+    }
+    nft.commit(&mut batches.iter_mut().collect::<Vec<_>>())?;
+    Ok(tables.iter().map(|(family, table)| format!("nftables table {family} {table}")).collect())
 }

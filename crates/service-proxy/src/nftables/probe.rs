@@ -35,6 +35,17 @@ pub enum ProbeError {
     },
 }
 
+/// Whether the nftables backend can run in this network namespace.
+pub fn probe(families: &[IpFamily]) -> Result<(), ProbeError> {
+    let family = families.first().copied().unwrap_or(IpFamily::V4);
+    let mut nft = Nftables::open().map_err(|error| refusal(family, error))?;
+    check(&mut nft, families)
+}
+
+fn refusal(family: IpFamily, error: NetlinkError) -> ProbeError {
+    if error.is_permission() { ProbeError::Permission } else { ProbeError::Missing { family, error } }
+}
+
 /// Makes every kind of map, chain and rule, and deletes them in the same transaction.
 pub(super) fn check(nft: &mut Nftables, families: &[IpFamily]) -> Result<(), ProbeError> {
     for family in families {
@@ -53,13 +64,7 @@ pub(super) fn check(nft: &mut Nftables, families: &[IpFamily]) -> Result<(), Pro
             }
         }
         batch.delete_table();
-        nft.commit(&mut [&mut batch]).map_err(|error| {
-            if error.is_permission() {
-                ProbeError::Permission
-            } else {
-                ProbeError::Missing { family: *family, error }
-            }
-        })?;
+        nft.commit(&mut [&mut batch]).map_err(|error| refusal(*family, error))?;
     }
     Ok(())
 }

@@ -308,22 +308,6 @@ impl Kernel {
             self.tables.insert(*family, table);
         }
     }
-
-    /// Deletes our tables; tells whether there were any.
-    pub fn delete_tables(nft: &mut Nftables) -> Result<bool, NetlinkError> {
-        let ours: Vec<_> =
-            nft.tables()?.into_iter().filter(|(_, name)| name == TABLE).collect();
-        let mut batches: Vec<Batch> = ours
-            .iter()
-            .map(|(family, _)| {
-                let mut batch = Batch::new(*family, TABLE);
-                batch.delete_table();
-                batch
-            })
-            .collect();
-        nft.commit(&mut batches.iter_mut().collect::<Vec<_>>())?;
-        Ok(!ours.is_empty())
-    }
 }
 
 /// By how much each map grows.

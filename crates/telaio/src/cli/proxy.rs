@@ -12,6 +12,8 @@ use std::time::Duration;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 use ipnet::IpNet;
+#[cfg(target_os = "linux")]
+use telaio_service_proxy::iptables::Flavor;
 
 use super::values::{address, cidr, duration, interface};
 
@@ -60,6 +62,28 @@ impl FromStr for NodePortAddress {
             net => net.parse().map(Self::Within).map_err(|_| {
                 format!("{text:?} is not a CIDR such as 10.0.0.0/8, primary, localhost or all")
             }),
+        }
+    }
+}
+
+/// Which of the two programs of that name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IptablesFlavor {
+    /// The one that is installed as iptables.
+    Auto,
+    /// iptables-nft.
+    Nft,
+    /// iptables-legacy.
+    Legacy,
+}
+
+#[cfg(target_os = "linux")]
+impl From<IptablesFlavor> for Flavor {
+    fn from(flavor: IptablesFlavor) -> Self {
+        match flavor {
+            IptablesFlavor::Auto => Self::Auto,
+            IptablesFlavor::Nft => Self::Nft,
+            IptablesFlavor::Legacy => Self::Legacy,
         }
     }
 }
@@ -121,6 +145,12 @@ pub(crate) struct ProxyArgs {
     /// The node's own addresses, first of each family, instead of the Node object's
     #[arg(long, value_name = "IP", value_delimiter = ',', value_parser = address)]
     pub(crate) bind_address: Vec<IpAddr>,
+
+    /// Which iptables the iptables backend uses: nft, legacy, or auto for the one that is installed
+    /// as iptables
+    #[arg(long, value_name = "FLAVOR", value_enum, default_value_t = IptablesFlavor::Auto,
+          hide_possible_values = true)]
+    pub(crate) iptables_flavor: IptablesFlavor,
 
     #[command(flatten)]
     pub(crate) ipvs: IpvsArgs,

@@ -23,7 +23,7 @@ use crate::supply::{self, SupplyOptions, view_options};
 
 /// Prints it.
 pub(crate) fn render(args: &RenderArgs, out: &mut impl Write) -> Result<(), CommandError> {
-    backend::choose(&args.backend)?;
+    backend::choose_to_show(&args.backend)?;
     let node = args.node.name()?;
     let spec = args.source.spec()?;
     Logging::start(&args.log.log_level, args.log.log_format)?;

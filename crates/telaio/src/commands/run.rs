@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use telaio_reconcile::PacerConfig;
 use telaio_source::{SourceSpec, Status};
 use tokio::time::Instant;
 use tonic::transport::ServerTlsConfig;
 
 use crate::api_server::ApiTask;
+#[cfg(target_os = "linux")]
+use crate::backend::services::{Services, ServicesSettings};
 use crate::backend::{self, BackendContext, SharedOutput};
 use crate::cli::{Command, RunArgs};
 use crate::exit::CommandError;
@@ -17,6 +18,7 @@ use crate::feeder::{Feeder, FeederEvent, ViewOrigin};
 use crate::logging::Logging;
 use crate::monitor::{Facts, Monitor};
 use crate::plane::{self, Plane};
+use crate::proxy_settings::ProxySettings;
 use crate::servers::{Servers, check_distinct};
 use crate::settings::Settings;
 use crate::shutdown::{Request, Requests};
@@ -43,12 +45,17 @@ pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandE
     }
     let tls = args.api_listen.map_or(Ok(None), |_| args.tls.server())?;
     let logging = Logging::start(&args.log.log_level, args.log.log_format)?;
+    let proxy = args.proxy.settings(backend, &args.source, &spec)?;
+    for warning in proxy.warnings.iter().chain(&args.proxy_host.warnings()) {
+        tracing::warn!("{warning}");
+    }
     let state_dir = StateDir::lock(&args.state.state_dir, Part::Plane(Plane::Services))?;
     let runtime = super::runtime()?;
     let outcome = runtime.block_on(async {
         // First, so that no signal finds us deaf.
         let mut requests = Requests::listen(settings.file())?;
-        let mut agent = Agent::start(args, node, backend, &spec, tls, &state_dir).await?;
+        let planned = Planned { args, node, backend, proxy, spec: &spec, tls };
+        let mut agent = Agent::start(planned, &state_dir).await?;
         agent.work(&mut requests, &mut settings, &logging).await
     });
     // Tasks that wait for peers must not hold the end up.
@@ -64,6 +71,16 @@ fn check_planes(planes: &[Plane]) -> Result<(), CommandError> {
             plane::names(Plane::RUNNABLE).join(", ")
         ))),
     }
+}
+
+/// What was decided before anything starts.
+struct Planned<'a> {
+    args: &'a RunArgs,
+    node: String,
+    backend: &'static str,
+    proxy: ProxySettings,
+    spec: &'a SourceSpec,
+    tls: Option<ServerTlsConfig>,
 }
 
 /// Where the node's view comes from.
@@ -104,6 +121,7 @@ impl Origin {
 
 /// Everything that runs, in the order in which it ends.
 struct Agent {
+    backend: &'static str,
     /// With `--once`: how long the first state may take, and when that is over.
     once: Option<(Duration, Instant)>,
     feeder: Feeder,
@@ -113,24 +131,23 @@ struct Agent {
     spec: SourceSpec,
     source: Arc<Status>,
     monitor: Arc<Monitor>,
+    /// None where nothing is programmed.
+    #[cfg(target_os = "linux")]
+    services: Option<Arc<Services>>,
     /// None with `--once`: nobody will ask, and another agent may have the ports.
     _servers: Option<Servers>,
 }
 
 impl Agent {
-    async fn start(
-        args: &RunArgs,
-        node: String,
-        backend_name: &'static str,
-        spec: &SourceSpec,
-        tls: Option<ServerTlsConfig>,
-        state_dir: &StateDir,
-    ) -> Result<Self, CommandError> {
+    async fn start(planned: Planned<'_>, state_dir: &StateDir) -> Result<Self, CommandError> {
+        let Planned { args, node, backend: backend_name, proxy, spec, tls } = planned;
         let once = args.once.then(|| (args.timeout, Instant::now() + args.timeout));
         let Origin { supply, view, source } = Origin::open(args, spec, state_dir).await?;
         let store = supply.as_ref().map(|supply| Arc::clone(&supply.store));
         let monitor =
             Monitor::new(facts(args, &node, backend_name, spec), Arc::clone(&source), store);
+        let pacing = args.pacing(backend_name);
+        monitor.set_sync_period(pacing.sync_period);
         let servers = if args.once { None } else { Some(Servers::start(&args.listen, &monitor)?) };
         let api = match (&supply, args.api_listen) {
             (Some(supply), Some(address)) => {
@@ -139,15 +156,17 @@ impl Agent {
             _ => None,
         };
         let output: SharedOutput = Arc::new(Mutex::new(std::io::stdout()));
+        #[cfg(target_os = "linux")]
+        let services = start_services(args, backend_name, proxy, state_dir, &monitor)?;
+        #[cfg(not(target_os = "linux"))]
+        drop(proxy);
         let context = BackendContext {
             node: node.as_str().into(),
-            pacing: PacerConfig {
-                min_sync_period: args.min_sync_period,
-                sync_period: args.sync_period,
-                ..PacerConfig::default()
-            },
+            pacing,
             monitor: Arc::clone(&monitor),
             output,
+            #[cfg(target_os = "linux")]
+            services: services.clone(),
         };
         let mut backend = backend::make(backend_name, context)?;
         backend.setup().map_err(|error| {
@@ -156,7 +175,19 @@ impl Agent {
         let feeder = Feeder::start(view, backend.sink(), Arc::clone(&monitor))?;
         tracing::info!(node, source = %spec, backend = backend_name, "the agent runs");
         let spec = spec.clone();
-        Ok(Self { once, feeder, api, supply, spec, source, monitor, _servers: servers })
+        Ok(Self {
+            backend: backend_name,
+            once,
+            feeder,
+            api,
+            supply,
+            spec,
+            source,
+            monitor,
+            #[cfg(target_os = "linux")]
+            services,
+            _servers: servers,
+        })
     }
 
     async fn work(
@@ -211,16 +242,44 @@ impl Agent {
             let error = handle.stats().last_error.unwrap_or_else(|| "it takes too long".into());
             return Err(CommandError::failed(format!("the first sync failed: {error}")));
         }
+        #[cfg(target_os = "linux")]
+        if let Some(services) = &self.services {
+            tokio::task::block_in_place(|| services.wait_moved());
+        }
         super::report_problems(&self.spec, &self.source)
     }
 
     fn reload(&self, settings: &mut Settings, logging: &Logging, why: &str) {
         super::reload(settings, logging, &self.monitor, why, RELOADABLE, |command| {
             if let (Command::Run(args), Some(handle)) = (command, self.monitor.sync_loop()) {
-                handle.set_min_sync_period(args.min_sync_period);
+                handle.set_min_sync_period(args.pacing(self.backend).min_sync_period);
             }
         });
     }
+}
+
+/// Starts what runs around a backend that programs services.
+#[cfg(target_os = "linux")]
+fn start_services(
+    args: &RunArgs,
+    backend: &'static str,
+    proxy: ProxySettings,
+    state_dir: &StateDir,
+    monitor: &Arc<Monitor>,
+) -> Result<Option<Arc<Services>>, CommandError> {
+    if !backend::programs(backend) {
+        return Ok(None);
+    }
+    let by_rules = backend == "iptables" && proxy.config.localhost_node_ports;
+    let settings = ServicesSettings {
+        config: Arc::new(proxy.config),
+        node_addresses: proxy.node_addresses,
+        flavor: args.proxy.iptables_flavor.into(),
+        sysctls: args.proxy_host.sysctls(by_rules),
+        takeover: args.proxy_host.takeover,
+        state_dir: state_dir.path().to_owned(),
+    };
+    Services::start(backend, settings, monitor).map(Arc::new).map(Some)
 }
 
 /// Ends when `--once` has waited for long enough, which it tells. Without `--once`, never.

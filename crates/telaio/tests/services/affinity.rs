@@ -70,7 +70,7 @@ fn a_client_never_stays_with_an_endpoint_that_is_gone(backend: Backend) {
     let service = |endpoints: &str| Service::new("affine", 1).affinity(600).endpoints(endpoints);
     let cluster = Cluster::start().unwrap();
     let node = Node::started(&cluster, backend, &[service("a1 a2 b1")]);
-    let places = [Place::of(Host::B2), Place::of(Host::NodeA), Place::of(Host::Outside)];
+    let places = [Place::of(Host::A2), Place::of(Host::NodeA), Place::of(Host::Outside)];
     for family in Family::ALL {
         for transport in [Transport::Tcp, Transport::Udp] {
             node.apply(&service("a1 a2 b1"));

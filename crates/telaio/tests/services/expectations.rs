@@ -143,9 +143,13 @@ fn client(name: &str, family: Family) -> (Place, Option<IpAddr>) {
         return (Place::outside(address), Some(address));
     }
     let host = Host::named(name).unwrap_or_else(|| panic!("no client {name:?}"));
-    // A node has several; which one it uses is the route's choice.
-    let address = (host != Host::NodeA).then(|| host.address(family));
-    (Place::of(host), address)
+    // A node has several; which one it uses is the route's choice. So have those outside, and there
+    // the choice is ours.
+    match host {
+        Host::NodeA => (Place::of(host), None),
+        Host::Outside => (Place::outside(host.address(family)), Some(host.address(family))),
+        _ => (Place::of(host), Some(host.address(family))),
+    }
 }
 
 fn destination(cell: &str, number: u8, family: Family) -> SocketAddr {

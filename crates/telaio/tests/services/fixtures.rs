@@ -33,6 +33,7 @@ pub(crate) fn all() -> Vec<Service> {
         new("balancer-proxy").proxying_load_balancer().endpoints("a1"),
         // External policy Local: with an endpoint here, only elsewhere, nowhere.
         new("etp-local").load_balancer().external_ips().external_local().endpoints("a1 b1"),
+        new("etp-local-here").load_balancer().external_local().endpoints("a1"),
         new("etp-local-remote").load_balancer().external_ips().external_local().endpoints("b1"),
         new("etp-local-none").load_balancer().external_ips().external_local(),
         new("etp-local-node-port").node_port().external_local().endpoints("a2 b1"),

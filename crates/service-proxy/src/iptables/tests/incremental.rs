@@ -1,0 +1,290 @@
+//! Writing only what changes comes to the same as writing everything.
+
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+use telaio_model::{IpFamily, ObjectKey, Protocol, ServiceEndpoints};
+use telaio_reconcile::SyncKind;
+
+use super::super::compile::Context;
+use super::super::proxier::{Changes, Iptables, Services, View};
+use super::super::restore::Limits;
+use super::super::{Ruleset, trace};
+use super::fake::FakeKernel;
+use crate::config::{DetectLocal, NodeFacts, ProxyConfig};
+use crate::fixture::Fixture;
+use crate::trace::{Packet, Surroundings, Verdict};
+
+/// Parts so small that every change of more than a service is split.
+const SPLIT: Limits = Limits { chains_per_commit: 3, rules_per_delete: usize::MAX };
+
+fn context() -> Context {
+    let config = ProxyConfig {
+        detect_local: DetectLocal::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]),
+        ..ProxyConfig::default()
+    };
+    Context::new(&config, &NodeFacts::default(), IpFamily::V4)
+}
+
+/// A family's rules in a kernel that is only played, and the services they stand for.
+struct Bench {
+    kernel: FakeKernel,
+    iptables: Iptables,
+    services: Services,
+}
+
+impl Bench {
+    fn new(limits: Limits) -> Self {
+        let kernel = FakeKernel::new(limits);
+        let iptables = Iptables::new(Box::new(kernel.clone()), context());
+        Self { kernel, iptables, services: Services::new() }
+    }
+
+    fn sync(&mut self, kind: SyncKind, changes: Changes) -> telaio_reconcile::SyncReport {
+        let view = View { before: &self.services, changes: &changes };
+        let report = self.iptables.sync(kind, view).unwrap();
+        for (key, change) in changes {
+            match change {
+                Some(entry) => drop(self.services.insert(key, entry)),
+                None => drop(self.services.remove(&key)),
+            }
+        }
+        report
+    }
+
+    fn set(&mut self, entries: &[ServiceEndpoints]) -> telaio_reconcile::SyncReport {
+        let changes = entries.iter().map(|it| (it.service.key.clone(), Some(it.clone())));
+        self.sync(SyncKind::Changes, changes.collect())
+    }
+
+    /// The same services, written where nothing is there.
+    fn fresh(&self) -> String {
+        let mut fresh = Self::new(Limits::LEGACY);
+        fresh.services = self.services.clone();
+        fresh.sync(SyncKind::Full, Changes::new());
+        fresh.kernel.sorted()
+    }
+
+    fn verdict(&self, to: &str) -> Verdict {
+        let packet = Packet {
+            from: "10.244.1.9".parse().unwrap(),
+            to: to.parse().unwrap(),
+            protocol: Protocol::Tcp,
+            interface: None,
+        };
+        let around = Surroundings { addresses: [IpAddr::from([192, 0, 2, 1])].into() };
+        trace(&packet, &around, &Ruleset::parse(&self.kernel.text())).verdict
+    }
+}
+
+fn web() -> Fixture {
+    Fixture::new("web").cluster_ip([10, 96, 0, 1])
+}
+
+#[test]
+fn one_endpoint_changed_writes_its_chains_and_nothing_else() {
+    let mut bench = Bench::new(Limits::NFT);
+    let others = (0..50).map(|n| Fixture::new(&format!("s{n}")).cluster_ip([10, 96, 1, n]).remote([10, 244, 3, n]));
+    let mut all: Vec<_> = others.map(|it| it.build()).collect();
+    all.push(web().remote([10, 244, 2, 1]).build());
+    bench.set(&all);
+    let saves = bench.kernel.state.lock().saves;
+    bench.set(&[web().remote([10, 244, 2, 2]).build()]);
+    let state = bench.kernel.state.lock();
+    let text = state.texts.last().unwrap();
+    // The service's chain, the new endpoint's and the old one's; no dispatch, no other service.
+    assert_eq!(text.lines().filter(|line| line.starts_with(':')).count(), 3, "{text}");
+    assert!(!text.contains("TELAIO-SERVICES") && !text.contains("*filter"), "{text}");
+    assert_eq!((state.texts.len(), state.saves), (2, saves));
+}
+
+#[test]
+fn a_change_that_changes_nothing_runs_no_program() {
+    let mut bench = Bench::new(Limits::NFT);
+    bench.set(&[web().remote([10, 244, 2, 1]).build()]);
+    let runs = bench.kernel.state.lock().texts.len();
+    let labelled = web().remote([10, 244, 2, 1]).with(|it| _ = it.labels.insert("a".into(), "b".into()));
+    bench.set(&[labelled.build()]);
+    assert_eq!(bench.kernel.state.lock().texts.len(), runs);
+}
+
+#[test]
+fn a_removed_service_leaves_nothing() {
+    let mut bench = Bench::new(Limits::NFT);
+    bench.set(&[]);
+    let empty = bench.kernel.text();
+    bench.set(&[web().node_port(30080).load_balancer_ip([192, 0, 2, 9]).remote([10, 244, 2, 1]).build()]);
+    bench.sync(SyncKind::Changes, Changes::from([(ObjectKey::new("test", "web"), None)]));
+    assert_eq!(bench.kernel.text(), empty);
+}
+
+#[test]
+fn a_sync_that_is_cut_anywhere_leaves_each_service_old_or_new() {
+    // From refused to served, and back: the tables change one after the other.
+    let served = web().remote([10, 244, 2, 1]).build();
+    let refused = web().build();
+    for (from, to) in [(&served, &refused), (&refused, &served)] {
+        for cut in 0..3 {
+            let mut bench = Bench::new(Limits::NFT);
+            bench.set(std::slice::from_ref(from));
+            let old = bench.verdict("10.96.0.1:80");
+            bench.kernel.state.lock().fail_after = Some(cut);
+            // The failed restore is followed by a mend; look at what it finds.
+            let before = bench.kernel.clone();
+            let changes = Changes::from([(to.service.key.clone(), Some(to.clone()))]);
+            let view = View { before: &bench.services, changes: &changes };
+            let mut text = String::new();
+            if bench.iptables.sync(SyncKind::Changes, view).is_ok() {
+                text = before.text();
+            }
+            let new = bench.verdict("10.96.0.1:80");
+            assert_ne!(old, new, "after the mend it is new: {text}");
+        }
+    }
+}
+
+#[test]
+fn between_the_tables_of_one_sync_nothing_is_refused_that_is_served() {
+    let served = web().remote([10, 244, 2, 1]).build();
+    let refused = web().build();
+    for (from, to) in [(&served, &refused), (&refused, &served)] {
+        let mut bench = Bench::new(Limits::NFT);
+        bench.set(std::slice::from_ref(from));
+        let (old, tables) = (bench.verdict("10.96.0.1:80"), bench.kernel.state.lock().tables.clone());
+        bench.set(std::slice::from_ref(to));
+        let new = bench.verdict("10.96.0.1:80");
+        let text = bench.kernel.state.lock().texts.last().unwrap().clone();
+        bench.kernel.state.lock().tables = tables;
+        let mut seen = vec![old];
+        for part in text.split_inclusive("COMMIT\n") {
+            super::super::proxier::Kernel::restore(&mut bench.kernel, part).unwrap();
+            seen.push(bench.verdict("10.96.0.1:80"));
+        }
+        assert!(seen.iter().all(|verdict| [old, new].contains(verdict)), "{seen:?}");
+        assert_eq!(seen.last(), Some(&new));
+    }
+}
+
+#[test]
+fn a_failed_change_is_mended_at_once() {
+    let mut bench = Bench::new(Limits::NFT);
+    bench.set(&[web().remote([10, 244, 2, 1]).build()]);
+    bench.kernel.state.lock().fail_after = Some(0);
+    bench.set(&[web().remote([10, 244, 2, 2]).build()]);
+    assert_eq!(bench.kernel.sorted(), bench.fresh());
+    assert_eq!(bench.iptables.counters().partial_failures, 1);
+}
+
+#[test]
+fn drift_is_found_counted_and_mended_and_others_rules_stay() {
+    let mut bench = Bench::new(Limits::NFT);
+    bench.set(&[web().remote([10, 244, 2, 1]).node_port(30080).build()]);
+    let right = bench.kernel.text();
+    {
+        let mut state = bench.kernel.state.lock();
+        let nat = state.tables.get_mut(&super::super::names::Table::Nat).unwrap();
+        nat.get_mut("PREROUTING").unwrap().clear();
+        nat.get_mut("PREROUTING").unwrap().push("-j DOCKER".to_owned());
+        nat.insert("DOCKER".to_owned(), vec!["-j RETURN".to_owned()]);
+        nat.get_mut("TELAIO-SERVICES").unwrap().retain(|rule| !rule.contains("10.96.0.1"));
+        nat.get_mut("TELAIO-MARK-MASQ").unwrap().push("-j RETURN".to_owned());
+        nat.insert("TELAIO-STRANGE".to_owned(), vec![]);
+        nat.get_mut("TELAIO-NODEPORTS").unwrap().push("-j TELAIO-STRANGE".to_owned());
+    }
+    let report = bench.sync(SyncKind::Drift, Changes::new());
+    // The jump, the dispatch rule, a changed chain, a strange chain and the rule that leads to it.
+    assert_eq!(report.drift_repairs, 5);
+    let text = bench.kernel.text();
+    assert!(text.contains("-A PREROUTING -j DOCKER\n"), "{text}");
+    let ours = text.replace("-A PREROUTING -j DOCKER\n", "").replace("-A DOCKER -j RETURN\n", "");
+    assert_eq!(ours.replace(":DOCKER - [0:0]\n", ""), right);
+    assert_eq!(bench.sync(SyncKind::Drift, Changes::new()).changes(), 0);
+}
+
+#[test]
+fn a_restart_keeps_what_is_right() {
+    let mut bench = Bench::new(Limits::NFT);
+    bench.set(&[web().remote([10, 244, 2, 1]).build()]);
+    let mut restarted = Bench::new(Limits::NFT);
+    restarted.kernel = bench.kernel.clone();
+    restarted.iptables = Iptables::new(Box::new(bench.kernel.clone()), context());
+    let runs = bench.kernel.state.lock().texts.len();
+    let report = restarted.set(&[web().remote([10, 244, 2, 1]).build()]);
+    assert_eq!((report.changes(), report.drift_repairs), (0, 0));
+    assert_eq!(bench.kernel.state.lock().texts.len(), runs);
+}
+
+#[test]
+fn of_two_that_claim_an_address_the_same_wins_whoever_comes_first() {
+    let owner = web().remote([10, 244, 2, 1]).build();
+    let thief = Fixture::new("aaa").with(|it| it.external_ips = vec![[10, 96, 0, 1].into()]);
+    let thief = thief.remote([10, 244, 6, 6]).build();
+    for order in [[&owner, &thief], [&thief, &owner]] {
+        let mut bench = Bench::new(Limits::NFT);
+        bench.set(&[]);
+        order.into_iter().for_each(|it| drop(bench.set(std::slice::from_ref(it))));
+        assert_eq!(bench.kernel.sorted(), bench.fresh());
+        let text = bench.kernel.text();
+        let rules = text.lines().filter(|line| line.contains("-d 10.96.0.1/32 ") && line.contains("SERVICES"));
+        assert!(rules.clone().count() == 1 && text.contains("test/web cluster IP"), "{text}");
+        bench.sync(SyncKind::Changes, Changes::from([(owner.service.key.clone(), None)]));
+        assert!(bench.kernel.text().contains("test/aaa external IP"));
+    }
+}
+
+fn some_service() -> impl Strategy<Value = ServiceEndpoints> {
+    let endpoints = proptest::collection::vec((0_u8..6, any::<bool>(), 1_u16..4), 0..4);
+    let policies = (any::<bool>(), any::<bool>());
+    let extras = (any::<bool>(), any::<bool>(), any::<bool>(), 0_usize..3);
+    (0_u8..6, 0_u8..4, endpoints, policies, extras).prop_map(
+        |(name, ip, endpoints, (etp, itp), (external, sticky, ranges, balance))| {
+            // Few addresses, so that services claim each other's.
+            let mut service = Fixture::new(&format!("s{name}"))
+                .cluster_ip([10, 96, 0, ip])
+                .balance(["random", "round-robin", "source-hash"][balance]);
+            if external {
+                service = service.node_port(30000 + u16::from(ip)).load_balancer_ip([192, 0, 2, ip]);
+            }
+            if sticky {
+                service = service.sticky(60);
+            }
+            service = service.with(|it| {
+                it.external_traffic_to_local = etp;
+                it.internal_traffic_to_local = itp;
+                if ranges {
+                    it.source_ranges = vec!["203.0.113.0/24".parse().unwrap()];
+                }
+            });
+            for (host, local, weight) in endpoints {
+                let ip = [10, 244, u8::from(local), host];
+                service = if local { service.local(ip) } else { service.remote(ip) };
+                service = service.weight(weight);
+            }
+            service.build()
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn many_small_syncs_come_to_the_same_as_one(
+        steps in proptest::collection::vec(
+            proptest::collection::vec((some_service(), any::<bool>()), 1..5),
+            1..8,
+        ),
+        limits in prop_oneof![Just(Limits::LEGACY), Just(SPLIT), Just(Limits { rules_per_delete: 1, ..SPLIT })],
+    ) {
+        let mut bench = Bench::new(limits);
+        for step in steps {
+            let changes = step.into_iter().map(|(entry, there)| (entry.service.key.clone(), there.then_some(entry)));
+            bench.sync(SyncKind::Changes, changes.collect());
+            prop_assert_eq!(bench.kernel.sorted(), bench.fresh());
+            prop_assert_eq!(bench.iptables.counters().failures, 0);
+        }
+        prop_assert_eq!(bench.kernel.state.lock().saves, 1);
+        let drift = bench.sync(SyncKind::Drift, Changes::new());
+        prop_assert_eq!(drift.changes(), 0);
+    }
+}

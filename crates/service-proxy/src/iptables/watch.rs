@@ -1,0 +1,415 @@
+//! Noticing that somebody else has changed rules.
+//!
+//! A thread looks, several times a second, at something that is cheap to read and changes with every
+//! change of rules. iptables on nf_tables has a number that each transaction, of anybody, makes greater
+//! by one; we know how many of them are ours. The older tables tell only how big they are, so once in a
+//! while they are read in full, as often as that is cheap.
+//!
+//! Either only raises a suspicion: what is really wrong, and whether it is ours, a sync of kind
+//! [`Drift`](telaio_reconcile::SyncKind::Drift) finds out. It has its cost too, so on a machine where
+//! others change rules all the time it is made to take at most a tenth of the time.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use telaio_model::IpFamily;
+use telaio_netlink::nftables::Nftables;
+use telaio_netlink::xtables::{self, table_fingerprint, table_info};
+use telaio_reconcile::SyncHandle;
+
+use super::names::Table;
+use super::programs::{Flavor, Programs};
+use super::proxier::Kernel;
+
+/// How often the thread looks.
+const LOOK_PERIOD: Duration = Duration::from_millis(250);
+/// How often it looks thoroughly at most.
+const THOROUGH_PERIOD_MIN: Duration = Duration::from_millis(500);
+/// Looking thoroughly takes at most one part in so many of the time.
+const THOROUGH_SHARE: u32 = 20;
+/// Comparing all rules because of a suspicion takes at most one part in so many of the time.
+const COMPARE_SHARE: u32 = 10;
+
+/// Something that is different after a change of rules.
+pub(super) trait Probe: Send {
+    /// Reads it; `None` if it cannot be read.
+    fn read(&mut self) -> Option<u64>;
+
+    /// Whether a transaction makes it greater by one.
+    fn counts_transactions(&self) -> bool {
+        false
+    }
+}
+
+/// The generation of nf_tables.
+struct Generation(Nftables);
+
+impl Probe for Generation {
+    fn read(&mut self) -> Option<u64> {
+        self.0.generation().ok().map(u64::from)
+    }
+
+    fn counts_transactions(&self) -> bool {
+        true
+    }
+}
+
+/// The sizes of the older tables.
+struct Sizes(Vec<xtables::Family>);
+
+impl Probe for Sizes {
+    fn read(&mut self) -> Option<u64> {
+        self.0.iter().flat_map(|family| Table::ALL.map(|table| (*family, table))).try_fold(
+            0,
+            |all, (family, table)| {
+                let info = table_info(family, table.as_str())?;
+                Some(mix(all, u64::from(info.num_entries) << 32 | u64::from(info.size)))
+            },
+        )
+    }
+}
+
+/// The contents of the older tables.
+struct Contents(Vec<xtables::Family>);
+
+impl Probe for Contents {
+    fn read(&mut self) -> Option<u64> {
+        self.0.iter().flat_map(|family| Table::ALL.map(|table| (*family, table))).try_fold(
+            0,
+            |all, (family, table)| {
+                Some(mix(all, table_fingerprint(family, table.as_str()).ok()?))
+            },
+        )
+    }
+}
+
+/// What `iptables-save` prints: where nothing better can be had.
+struct Saved(Vec<Programs>);
+
+impl Probe for Saved {
+    fn read(&mut self) -> Option<u64> {
+        self.0.iter_mut().try_fold(0, |all, programs| {
+            let text = programs.save().ok()?;
+            let rules = text.lines().filter(|line| line.starts_with('-'));
+            Some(rules.fold(all, |all, rule| mix(all, hash(rule))))
+        })
+    }
+}
+
+fn mix(all: u64, more: u64) -> u64 {
+    (all ^ more).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
+}
+
+fn hash(text: &str) -> u64 {
+    telaio_model::hash::StableHash::new().text(text).finish()
+}
+
+/// What to look at: often, and once in a while.
+pub(super) struct Probes {
+    pub(super) cheap: Option<Box<dyn Probe>>,
+    pub(super) thorough: Option<Box<dyn Probe>>,
+}
+
+impl Probes {
+    /// What serves best with these programs, which are all of one flavour.
+    pub(super) fn new(programs: &[Programs]) -> Self {
+        let legacy = programs.first().is_some_and(|it| it.flavor() == Flavor::Legacy);
+        if legacy {
+            let families: Vec<xtables::Family> =
+                programs.iter().map(|it| legacy_family(it.family())).collect();
+            let (sizes, contents) = (Sizes(families.clone()), Contents(families));
+            return Self { cheap: Some(Box::new(sizes)), thorough: Some(Box::new(contents)) };
+        }
+        match Nftables::open() {
+            Ok(nftables) => Self { cheap: Some(Box::new(Generation(nftables))), thorough: None },
+            Err(error) => {
+                tracing::warn!(%error, "cannot ask nf_tables for changes; reading all rules instead");
+                Self { cheap: None, thorough: Some(Box::new(Saved(programs.to_vec()))) }
+            }
+        }
+    }
+}
+
+fn legacy_family(family: IpFamily) -> xtables::Family {
+    match family {
+        IpFamily::V4 => xtables::Family::V4,
+        IpFamily::V6 => xtables::Family::V6,
+    }
+}
+
+/// How a sync ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SyncEnd {
+    pub(super) succeeded: bool,
+    /// It has compared all rules.
+    pub(super) compared: bool,
+    /// How many transactions it has made.
+    pub(super) commits: u64,
+    pub(super) took: Duration,
+}
+
+/// What the sync loop and the watching thread tell each other.
+pub(super) struct Watch {
+    state: Mutex<WatchState>,
+    stopped: Condvar,
+}
+
+struct WatchState {
+    cheap: Option<Box<dyn Probe>>,
+    /// What it was after the last sync.
+    seen: Option<u64>,
+    /// What it was when the sync that runs began.
+    at_begin: Option<u64>,
+    /// Counts beginnings and ends of syncs.
+    epoch: u64,
+    syncing: bool,
+    /// Rules are in the kernel that somebody could change.
+    live: bool,
+    suspicious: bool,
+    /// A comparison was asked for and has not come.
+    asked: bool,
+    compared: Option<Instant>,
+    compare_cost: Duration,
+    stop: bool,
+}
+
+impl Watch {
+    pub(super) fn new(cheap: Option<Box<dyn Probe>>) -> Self {
+        let state = WatchState {
+            cheap,
+            seen: None,
+            at_begin: None,
+            epoch: 0,
+            syncing: false,
+            live: false,
+            suspicious: false,
+            asked: false,
+            compared: None,
+            compare_cost: Duration::ZERO,
+            stop: false,
+        };
+        Self { state: Mutex::new(state), stopped: Condvar::new() }
+    }
+
+    /// A sync begins.
+    pub(super) fn begin(&self) {
+        let mut state = self.state.lock();
+        state.look();
+        state.at_begin = state.read();
+        state.syncing = true;
+        state.epoch += 1;
+    }
+
+    /// It has ended.
+    pub(super) fn end(&self, end: SyncEnd) {
+        let mut state = self.state.lock();
+        let now = state.read();
+        if end.compared {
+            state.asked = false;
+            state.compared = Some(Instant::now());
+            state.compare_cost = end.took;
+            state.suspicious &= !end.succeeded;
+        }
+        let counts = state.cheap.as_ref().is_some_and(|probe| probe.counts_transactions());
+        let predicted = state.at_begin.map(|before| before + end.commits);
+        // Somebody else was at it meanwhile.
+        state.suspicious |= counts && end.succeeded && now != predicted;
+        state.seen = now;
+        state.live |= end.succeeded;
+        state.syncing = false;
+        state.epoch += 1;
+    }
+
+    /// Starts the thread that looks.
+    pub(super) fn start(
+        self: &Arc<Self>,
+        handle: SyncHandle,
+        thorough: Option<Box<dyn Probe>>,
+    ) -> io::Result<Watcher> {
+        let watch = Arc::clone(self);
+        let mut thorough = thorough.map(Thorough::new);
+        let thread = std::thread::Builder::new().name("telaio-drift".to_owned()).spawn(move || {
+            while watch.wait() {
+                if watch.should_compare(thorough.as_mut()) {
+                    handle.drift_suspected();
+                }
+            }
+        })?;
+        Ok(Watcher { watch: Arc::clone(self), thread: Some(thread) })
+    }
+
+    /// Waits for the next look; `false` when it is time to stop.
+    fn wait(&self) -> bool {
+        let mut state = self.state.lock();
+        if !state.stop {
+            self.stopped.wait_for(&mut state, LOOK_PERIOD);
+        }
+        !state.stop
+    }
+
+    fn should_compare(&self, thorough: Option<&mut Thorough>) -> bool {
+        let mut state = self.state.lock();
+        if state.syncing || !state.live {
+            return false;
+        }
+        state.look();
+        if let Some(thorough) = thorough
+            && thorough.is_due()
+        {
+            let epoch = state.epoch;
+            // It takes its time, and no sync should wait for it.
+            drop(state);
+            let differs = thorough.differs(epoch);
+            state = self.state.lock();
+            state.suspicious |= differs && state.epoch == epoch;
+        }
+        let rested = state
+            .compared
+            .is_none_or(|at| at.elapsed() >= state.compare_cost.saturating_mul(COMPARE_SHARE));
+        let ask = state.suspicious && !state.asked && rested && !state.syncing;
+        state.asked |= ask;
+        ask
+    }
+}
+
+impl WatchState {
+    fn read(&mut self) -> Option<u64> {
+        self.cheap.as_mut()?.read()
+    }
+
+    fn look(&mut self) {
+        if self.seen.is_some() && self.read() != self.seen {
+            self.suspicious = true;
+        }
+    }
+}
+
+/// The probe that costs something.
+struct Thorough {
+    probe: Box<dyn Probe>,
+    /// What it read since the last sync, and which sync that was.
+    seen: Option<(u64, Option<u64>)>,
+    due: Instant,
+}
+
+impl Thorough {
+    fn new(probe: Box<dyn Probe>) -> Self {
+        Self { probe, seen: None, due: Instant::now() }
+    }
+
+    fn is_due(&self) -> bool {
+        Instant::now() >= self.due
+    }
+
+    /// Whether it reads something else than before; the first time after a sync there is no before.
+    fn differs(&mut self, epoch: u64) -> bool {
+        let started = Instant::now();
+        let now = self.probe.read();
+        let cost = started.elapsed();
+        self.due = Instant::now() + (cost * THOROUGH_SHARE).max(THOROUGH_PERIOD_MIN);
+        match self.seen {
+            Some((of, seen)) if of == epoch => seen != now,
+            _ => {
+                self.seen = Some((epoch, now));
+                false
+            }
+        }
+    }
+}
+
+/// The thread that looks; it ends with this value.
+pub(super) struct Watcher {
+    watch: Arc<Watch>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.watch.state.lock().stop = true;
+        self.watch.stopped.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that looks for drift panicked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    struct Number(Arc<AtomicU64>, bool);
+
+    impl Probe for Number {
+        fn read(&mut self) -> Option<u64> {
+            Some(self.0.load(Ordering::SeqCst))
+        }
+
+        fn counts_transactions(&self) -> bool {
+            self.1
+        }
+    }
+
+    const SYNC: SyncEnd =
+        SyncEnd { succeeded: true, compared: false, commits: 1, took: Duration::ZERO };
+
+    fn watch(counts: bool) -> (Watch, Arc<AtomicU64>) {
+        let number = Arc::new(AtomicU64::new(10));
+        (Watch::new(Some(Box::new(Number(Arc::clone(&number), counts)))), number)
+    }
+
+    #[test]
+    fn our_own_transactions_are_not_suspicious_and_anothers_is() {
+        let (watch, number) = watch(true);
+        watch.begin();
+        number.store(11, Ordering::SeqCst);
+        watch.end(SYNC);
+        assert!(!watch.should_compare(None));
+        number.store(12, Ordering::SeqCst);
+        assert!(watch.should_compare(None));
+        // Asked once; the answer is what it waits for.
+        assert!(!watch.should_compare(None));
+        watch.begin();
+        watch.end(SyncEnd { compared: true, commits: 0, ..SYNC });
+        assert!(!watch.should_compare(None));
+    }
+
+    #[test]
+    fn what_another_does_during_a_sync_is_suspicious() {
+        let (watch, number) = watch(true);
+        watch.begin();
+        number.store(12, Ordering::SeqCst);
+        watch.end(SYNC);
+        assert!(watch.should_compare(None));
+    }
+
+    #[test]
+    fn nothing_is_compared_before_the_first_sync_has_succeeded() {
+        let (watch, number) = watch(false);
+        number.store(1, Ordering::SeqCst);
+        assert!(!watch.should_compare(None));
+        watch.begin();
+        watch.end(SyncEnd { succeeded: false, ..SYNC });
+        number.store(2, Ordering::SeqCst);
+        assert!(!watch.should_compare(None));
+    }
+
+    #[test]
+    fn the_thorough_probe_tells_what_the_cheap_one_cannot() {
+        let (watch, _) = watch(false);
+        watch.begin();
+        watch.end(SYNC);
+        let content = Arc::new(AtomicU64::new(1));
+        let mut thorough = Thorough::new(Box::new(Number(Arc::clone(&content), false)));
+        assert!(!watch.should_compare(Some(&mut thorough)));
+        content.store(2, Ordering::SeqCst);
+        thorough.due = Instant::now();
+        assert!(watch.should_compare(Some(&mut thorough)));
+    }
+}
