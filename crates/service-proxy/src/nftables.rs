@@ -7,13 +7,20 @@
 pub mod backend;
 pub mod compile;
 pub mod desired;
+mod keys;
 pub mod layout;
 mod probe;
+pub mod render;
 pub mod rule;
 mod slots;
 pub mod target;
+#[cfg(test)]
+mod tests;
+pub mod trace;
 
 pub use backend::{
     NftablesBackend, cleanup, cleanup_kube_proxy, has_our_table, kube_proxy_present,
 };
 pub use probe::{ProbeError, probe};
+pub use render::render;
+pub use trace::trace;

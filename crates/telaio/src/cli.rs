@@ -24,6 +24,8 @@ pub(crate) use proxy::{
 };
 pub(crate) use values::PortRange;
 use values::{backend, cidr, duration, listen_address, port_range};
+#[cfg(target_os = "linux")]
+use values::{address, interface};
 
 /// The admin API's default address: this machine only.
 pub(crate) const ADMIN_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
@@ -57,6 +59,9 @@ pub(crate) enum Command {
     Brain(Box<BrainArgs>),
     /// Print what would be programmed on a node, and change nothing
     Render(Box<RenderArgs>),
+    /// Show what a packet will meet on a node
+    #[cfg(target_os = "linux")]
+    Trace(Box<TraceArgs>),
     /// Show the state of a running agent or brain
     Status(StatusArgs),
     /// Show the version and what this build can do
@@ -85,6 +90,8 @@ impl Command {
             Self::Run(args) => Some(&args.log),
             Self::Brain(args) => Some(&args.log),
             Self::Render(args) => Some(&args.log),
+            #[cfg(target_os = "linux")]
+            Self::Trace(args) => Some(&args.log),
             _ => None,
         }
     }
@@ -94,6 +101,8 @@ impl Command {
         match self {
             Self::Run(args) => Some(&mut args.proxy),
             Self::Render(args) => Some(&mut args.proxy),
+            #[cfg(target_os = "linux")]
+            Self::Trace(args) => Some(&mut args.proxy),
             _ => None,
         }
     }
@@ -361,6 +370,73 @@ pub(crate) enum Output {
     Text,
     /// For programs.
     Json,
+}
+
+/// `telaio trace`.
+#[cfg(target_os = "linux")]
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// Where the packet comes from; one of the node's own addresses: it starts there
+    #[arg(long, value_name = "IP", value_parser = address)]
+    pub(crate) from: Option<IpAddr>,
+
+    /// Where it wants to go: IP:PORT or IP:PORT/tcp|udp|sctp
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) to: Option<String>,
+
+    /// The interface that it comes in by
+    #[arg(long, value_name = "NAME", value_parser = interface)]
+    pub(crate) iface: Option<String>,
+
+    /// A request instead of a packet
+    #[arg(long, value_name = "URL", hide = true)]
+    pub(crate) url: Option<String>,
+
+    /// Questions to answer, one a line, as JSON: {"from":"IP","to":"IP:PORT","proto":"tcp",
+    /// "iface":"NAME"}; - reads standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to"])]
+    pub(crate) batch: Option<PathBuf>,
+
+    /// Read the live rules of this machine instead of compiling those of the source
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+          default_value = "false", default_missing_value = "true", hide_default_value = true,
+          hide_possible_values = true, value_parser = BoolishValueParser::new())]
+    pub(crate) kernel: bool,
+
+    /// How to print the answer
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+
+    /// Whose rules
+    #[arg(long, visible_alias = "proxy-mode", value_name = "BACKEND", value_parser = backend,
+          default_value = "auto")]
+    pub(crate) backend: String,
+
+    /// Directory of an agent whose given addresses are to be used; it is only read
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+
+    /// How long to wait for the first full state of a source
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    pub(crate) timeout: Duration,
+
+    #[command(flatten)]
+    pub(crate) proxy: ProxyArgs,
+
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }
 
 /// `telaio status`.

@@ -5,8 +5,12 @@ mod brain;
 mod cleanup;
 mod demo;
 mod render;
+#[cfg(target_os = "linux")]
+mod rules;
 mod run;
 mod status;
+#[cfg(target_os = "linux")]
+mod trace;
 
 pub(crate) use brain::brain;
 #[cfg(target_os = "linux")]
@@ -15,6 +19,8 @@ pub(crate) use demo::demo;
 pub(crate) use render::render;
 pub(crate) use run::run;
 pub(crate) use status::status;
+#[cfg(target_os = "linux")]
+pub(crate) use trace::trace;
 
 use telaio_source::{Problem, SourceSpec, Status};
 
@@ -25,7 +31,7 @@ use crate::monitor::Monitor;
 use crate::settings::Settings;
 
 /// The runtime of the commands that need one.
-fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
     let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     built.map_err(|error| CommandError::failed(format!("cannot start the runtime: {error}")))
 }

@@ -18,6 +18,7 @@ mod logging;
 mod manual;
 mod monitor;
 mod node_name;
+mod node_view;
 mod plane;
 mod progress;
 mod proxy_settings;
@@ -62,6 +63,8 @@ fn run(cli: &Cli, settings: Settings) -> Result<(), CommandError> {
         Command::Render(args) => commands::render(args, &mut out),
         Command::Status(args) => commands::status(args, &mut out),
         Command::Version(args) => version::print(args.output, &mut out).map_err(Into::into),
+        #[cfg(target_os = "linux")]
+        Command::Trace(args) => commands::trace(args, &mut out),
         #[cfg(target_os = "linux")]
         Command::Cleanup(args) => commands::cleanup(args, &mut out),
         Command::Demo(args) => commands::demo(args, &mut out),

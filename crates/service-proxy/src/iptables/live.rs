@@ -8,8 +8,8 @@ use super::rule::Rule;
 
 /// A chain of ours as it is.
 #[derive(Debug, Default)]
-pub(super) struct LiveChain<'a> {
-    pub(super) rules: Vec<&'a str>,
+struct LiveChain<'a> {
+    rules: Vec<&'a str>,
     /// It was asked for: somebody wants it.
     wanted: bool,
 }
@@ -52,6 +52,11 @@ impl<'a> Live<'a> {
     /// Rules in others' chains that lead to ours.
     pub(super) fn jumps(&self) -> &[(Table, &'a str, &'a str)] {
         &self.jumps
+    }
+
+    /// The rules of a chain; none if it is not there.
+    pub(super) fn rules(&self, table: Table, name: ChainName) -> &[&'a str] {
+        self.chains.get(&(table, name)).map_or(&[], |chain| &chain.rules)
     }
 
     /// A chain that is wanted.

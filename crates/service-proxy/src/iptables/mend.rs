@@ -1,8 +1,10 @@
 //! From whatever is there to what has to be: what is right stays, the rest is mended.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use telaio_model::{IpFamily, ObjectKey};
+use ipnet::IpNet;
+use telaio_model::{IpFamily, ObjectKey, Protocol};
 use telaio_reconcile::SyncReport;
 
 use super::claims::Claims;
@@ -10,9 +12,10 @@ use super::compile::{Context, ServiceRules, SharedChain, compile};
 use super::live::{Difference, Live, compare_shared, same};
 use super::names::Table;
 use super::proxier::{Changes, View};
-use super::restore::{Limits, Restore, text_of};
+use super::restore::{Limits, Phase, Restore, text_of};
+use super::rule::{Match, Rule};
 use super::scaffold::Scaffold;
-use super::shared::{Anew, SharedEdit, SharedRules, WantedShared};
+use super::shared::{SharedEdit, SharedRules, Timing, WantedShared, write_whole};
 
 /// How many faults a message names; the rest it counts.
 const FAULTS_NAMED_MAX: usize = 8;
@@ -111,11 +114,11 @@ impl<'a> Mend<'a> {
             // Each goes to the head of its chain, so the last comes first.
             for rule in difference.missing.iter().rev() {
                 self.faults.missing(None, || format!("rule in {chain}: {rule}"));
-                self.restore.add(table).insert_text(chain, rule);
+                self.restore.shared(table, Phase::BeforeNat).insert_text(chain, rule);
             }
             for rule in difference.unexpected {
                 self.faults.unexpected(None, || format!("rule in {chain}: {rule}"));
-                self.restore.take(table).delete_text(chain, rule);
+                self.restore.shared(table, Phase::AfterNat).delete_text(chain, rule);
             }
         }
     }
@@ -137,40 +140,51 @@ impl<'a> Mend<'a> {
     }
 
     fn shared_chains(&mut self, wanted: &SharedRules, scaffold: &Scaffold, rule_count: usize) {
+        let sent_on = SentOn::new(&self.live, wanted);
         for shared in SharedChain::ALL {
             let (table, chain) = shared.place();
             let rules = wanted.get(&shared).map(Vec::as_slice).unwrap_or_default();
-            let anew = Anew { rules, end: scaffold.end_of(shared) };
-            let found = self.live.want(table, chain).map(<[&str]>::to_vec);
-            let Some(found) = found else {
+            let end = scaffold.end_of(shared);
+            let Some(found) = self.live.want(table, chain).map(<[&str]>::to_vec) else {
                 self.faults.chain(None, &Difference::Missing, table, chain.as_str());
-                anew.make(shared, &mut self.restore);
+                make_shared(shared, rules, end, &sent_on, &mut self.restore);
                 continue;
             };
-            let (found, end) = found.split_at(found.len().saturating_sub(anew.end.len()));
-            if !same(anew.end, end) {
+            let (found, found_end) = found.split_at(found.len().saturating_sub(end.len()));
+            if !same(end, found_end) {
                 self.faults.chain(None, &Difference::Altered, table, chain.as_str());
-                anew.make(shared, &mut self.restore);
+                make_shared(shared, rules, end, &sent_on, &mut self.restore);
                 continue;
             }
-            let edit = self.shared_edit(chain.as_str(), rules, found);
-            let anew = edit.is_big(rule_count, self.limits).then_some(anew);
-            edit.write(shared, anew, &mut self.restore);
+            let edit = self.shared_edit(chain.as_str(), rules, found, &sent_on);
+            if edit.is_big(rule_count, self.limits) {
+                edit.rewrite(shared, rules, end, &mut self.restore);
+            } else {
+                edit.write(shared, &mut self.restore);
+            }
         }
     }
 
-    fn shared_edit(&mut self, chain: &str, wanted: &[String], found: &[&str]) -> SharedEdit {
+    fn shared_edit(
+        &mut self,
+        chain: &str,
+        wanted: &[String],
+        found: &[&str],
+        sent_on: &SentOn<'_>,
+    ) -> SharedEdit {
         let difference = compare_shared(wanted, found);
-        for rule in &difference.missing {
+        let mut edit = SharedEdit::default();
+        for rule in difference.missing {
             let what = || format!("rule in {chain}: {rule}");
             self.faults.missing(service_in(rule).as_ref(), what);
+            edit.insert(rule.to_owned(), sent_on.timing(rule));
         }
-        for rule in &difference.unexpected {
+        for rule in difference.unexpected {
             let what = || format!("rule in {chain}: {rule}");
             self.faults.unexpected(service_in(rule).as_ref(), what);
+            edit.delete(rule.to_owned(), sent_on.timing(rule));
         }
-        let own = |rules: &[&str]| rules.iter().map(|rule| (*rule).to_owned()).collect();
-        SharedEdit { insert: own(&difference.missing), delete: own(&difference.unexpected) }
+        edit
     }
 
     fn unwanted_chains(&mut self) {
@@ -180,6 +194,69 @@ impl<'a> Mend<'a> {
             self.restore.retire(table).remove_chain(chain.as_str());
         }
     }
+}
+
+/// Writes a shared chain that is not there, or not as it has to be.
+fn make_shared(
+    shared: SharedChain,
+    rules: &[String],
+    end: &[Rule],
+    sent_on: &SentOn<'_>,
+    to: &mut Restore,
+) {
+    let (table, chain) = shared.place();
+    let rules = rules.iter().map(String::as_str);
+    let (later, first): (Vec<&str>, Vec<&str>) =
+        rules.partition(|rule| table == Table::Filter && sent_on.timing(rule).sent_on_after);
+    write_whole(shared, first.into_iter(), end, Phase::BeforeNat, to);
+    let section = to.shared(table, Phase::AfterNat);
+    for rule in later {
+        section.insert_text(chain.as_str(), rule);
+    }
+}
+
+/// What a rule of a shared chain stands for, as far as its text tells.
+type Place = (Option<IpNet>, Protocol, u16);
+
+/// Which places nat sends on, as it is and as it has to be. Worked out when somebody asks: mostly nobody
+/// does.
+struct SentOn<'a> {
+    live: Vec<&'a str>,
+    wanted: Vec<&'a str>,
+    before: OnceCell<HashSet<Place>>,
+    after: OnceCell<HashSet<Place>>,
+}
+
+impl<'a> SentOn<'a> {
+    fn new(live: &Live<'a>, wanted: &'a SharedRules) -> Self {
+        let (mut is, mut will_be) = (Vec::new(), Vec::new());
+        for shared in SharedChain::ALL.into_iter().filter(|it| it.place().0 == Table::Nat) {
+            let (table, chain) = shared.place();
+            is.extend(live.rules(table, chain));
+            will_be.extend(wanted.get(&shared).into_iter().flatten().map(String::as_str));
+        }
+        Self { live: is, wanted: will_be, before: OnceCell::new(), after: OnceCell::new() }
+    }
+
+    fn timing(&self, rule: &str) -> Timing {
+        let places = |rules: &[&str]| rules.iter().filter_map(|rule| place_of(rule)).collect();
+        let Some(place) = place_of(rule) else {
+            return Timing { sent_on_before: false, sent_on_after: false };
+        };
+        Timing {
+            sent_on_before: self.before.get_or_init(|| places(&self.live)).contains(&place),
+            sent_on_after: self.after.get_or_init(|| places(&self.wanted)).contains(&place),
+        }
+    }
+}
+
+fn place_of(rule: &str) -> Option<Place> {
+    let rule: Rule = rule.parse().ok()?;
+    let to = rule.destination.map(|net| net.value);
+    rule.matches.iter().find_map(|it| match it {
+        Match::Port(protocol, port) => Some((to, *protocol, *port)),
+        _ => None,
+    })
 }
 
 /// The service that a rule's comment names.

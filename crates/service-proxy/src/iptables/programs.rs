@@ -103,6 +103,11 @@ impl Programs {
         self.run_save(&["-t", table])
     }
 
+    /// What `iptables-save` prints for all tables.
+    pub fn save(&self) -> Result<String, ApplyError> {
+        self.run_save(&[])
+    }
+
     fn run_save(&self, arguments: &[&str]) -> Result<String, ApplyError> {
         let run = Run { program: &self.save, arguments, input: "", time_max: RUN_TIME_MAX };
         let output = run.run()?;

@@ -16,7 +16,7 @@ use super::compile::{Claimant, Context, ServiceRules, SharedChain, SharedRule, S
 use super::mend::{Expected, Mend};
 use super::restore::{Limits, Restore, text_of};
 use super::scaffold::Scaffold;
-use super::shared::{Anew, SharedEdit, SharedRules, WantedShared};
+use super::shared::{SharedEdit, SharedRules, Timing, WantedShared, sends_on};
 
 /// Services by name.
 pub type Services = BTreeMap<ObjectKey, ServiceEndpoints>;
@@ -223,17 +223,18 @@ impl Iptables {
                 continue;
             }
             redirected.extend(services);
+            let timing = Timing { sent_on_before: sends_on(&old), sent_on_after: sends_on(&new) };
             for rule in old.iter().filter(|rule| !new.contains(rule)) {
-                edits.entry(rule.chain).or_default().delete.push(text_of(&rule.rule));
+                edits.entry(rule.chain).or_default().delete(text_of(&rule.rule), timing);
             }
             for rule in new.iter().filter(|rule| !old.contains(rule)) {
-                edits.entry(rule.chain).or_default().insert.push(text_of(&rule.rule));
+                edits.entry(rule.chain).or_default().insert(text_of(&rule.rule), timing);
             }
         }
         self.edit_shared(view, &edits, restore);
         for edit in edits.values() {
-            report.created += edit.insert.len();
-            report.deleted += edit.delete.len();
+            report.created += edit.insert_count();
+            report.deleted += edit.delete_count();
         }
         redirected
     }
@@ -264,16 +265,19 @@ impl Iptables {
         let limits = self.kernel.limits();
         let mut all: Option<SharedRules> = None;
         for (shared, edit) in edits {
-            let anew = edit.is_big(self.claims.len(), limits).then(|| {
-                let all = all.get_or_insert_with(|| {
-                    let mut wanted = WantedShared::default();
-                    view.all().for_each(|entry| wanted.add(compile(entry, &self.context)));
-                    wanted.finish().0
-                });
-                let rules = all.get(shared).map(Vec::as_slice).unwrap_or_default();
-                Anew { rules, end: self.scaffold.end_of(*shared) }
+            if !edit.is_big(self.claims.len(), limits) {
+                edit.write(*shared, restore);
+                continue;
+            }
+            let all = all.get_or_insert_with(|| {
+                let mut wanted = WantedShared::default();
+                for entry in view.all() {
+                    wanted.add(compile(entry, &self.context));
+                }
+                wanted.finish().0
             });
-            edit.write(*shared, anew, restore);
+            let rules = all.get(shared).map(Vec::as_slice).unwrap_or_default();
+            edit.rewrite(*shared, rules, self.scaffold.end_of(*shared), restore);
         }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Each table's part ends in `COMMIT` and is taken as a whole or not at all. The parts come in an
 //! order that a sync can be cut after any of them:
-//! 1. filter, what is to be refused from now on: without effect while nat still sends it on;
+//! 1. filter, as far as it is without effect because nat still sends packets on;
 //! 2. nat, where each service changes from old to new;
-//! 3. filter, what is no longer to be refused: without effect since nat sends it on.
+//! 3. filter, as far as it is without effect because nat sends packets on from now.
 //!
 //! One nat part is the rule. But `iptables-nft-restore` looks up each chain that a part names in a
 //! list, so that thousands of chains take it minutes; for it a big change is split, between services
@@ -31,6 +31,17 @@ impl Limits {
     pub const NFT: Self = Self { chains_per_commit: 300, rules_per_delete: 128 };
     /// For iptables-legacy, which reads and writes the whole table for each part.
     pub const LEGACY: Self = Self { chains_per_commit: usize::MAX, rules_per_delete: 32 };
+}
+
+/// When the filter table changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    BeforeNat,
+    AfterNat,
+}
+
+impl Phase {
+    pub(super) const ALL: [Self; 2] = [Self::BeforeNat, Self::AfterNat];
 }
 
 /// One part: changes to one table that take effect together.
@@ -166,21 +177,13 @@ impl Restore {
         }
     }
 
-    /// Where rules are added that packets meet from then on.
-    pub(super) fn add(&mut self, table: Table) -> &mut Section {
-        match table {
-            Table::Filter => &mut self.filter_before,
-            Table::Mangle => &mut self.mangle,
-            Table::Nat => &mut self.switch,
-        }
-    }
-
-    /// Where rules are removed that packets meet until then.
-    pub(super) fn take(&mut self, table: Table) -> &mut Section {
-        match table {
-            Table::Filter => &mut self.filter_after,
-            Table::Mangle => &mut self.mangle,
-            Table::Nat => &mut self.switch,
+    /// Where shared chains, and the kernel's own, change.
+    pub(super) fn shared(&mut self, table: Table, phase: Phase) -> &mut Section {
+        match (table, phase) {
+            (Table::Filter, Phase::BeforeNat) => &mut self.filter_before,
+            (Table::Filter, Phase::AfterNat) => &mut self.filter_after,
+            (Table::Mangle, _) => &mut self.mangle,
+            (Table::Nat, _) => &mut self.switch,
         }
     }
 

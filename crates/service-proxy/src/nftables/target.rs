@@ -1,10 +1,10 @@
 //! The table in the kernel: reading it back and changing it, one transaction at a time.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use telaio_model::{IpFamily, Protocol};
+use telaio_model::IpFamily;
 use telaio_netlink::NetlinkError;
 use telaio_netlink::nftables::{
     Batch, Chain, Element, ElementData, Nftables, ReadChain, ReadElement, ReadRule, Verdict,
@@ -12,6 +12,7 @@ use telaio_netlink::nftables::{
 use telaio_reconcile::{ApplyError, Change, Observed};
 
 use super::compile::{ChainItem, FrontendItem, FrontendKey, Item, Key};
+use super::keys::{self, KeyReader, place_of, put_address};
 use super::layout::{Map, TABLE, nft_family};
 use super::rule::{Place, Rule};
 
@@ -558,12 +559,7 @@ impl TransactionWriter {
 
     fn put_service_key(&mut self, key: &FrontendKey) {
         self.key.clear();
-        if let Some(address) = key.address {
-            put_address(&mut self.key, address);
-        }
-        self.key.extend_from_slice(&[protocol_number(key.protocol), 0, 0, 0]);
-        self.key.extend_from_slice(&key.port.to_be_bytes());
-        self.key.extend_from_slice(&[0; 2]);
+        keys::put_service(&mut self.key, key);
     }
 
     fn put(&mut self, family: IpFamily, map: Map, data: ElementData<'_>, add: bool) {
@@ -610,7 +606,7 @@ enum ReadEntry {
 
 impl ReadEntry {
     fn of(map: Map, family: IpFamily, element: &ReadElement<'_>) -> Option<Self> {
-        let mut key = KeyReader { family, bytes: element.key };
+        let mut key = KeyReader::new(family, element.key);
         Some(match map {
             Map::ClusterIps => Self::Present(Key::ClusterIp(key.address()?)),
             Map::Hairpin => Self::Present(Key::Hairpin(key.address()?)),
@@ -628,75 +624,23 @@ impl ReadEntry {
             Map::Ways => Self::Way(key.ne32()?, element.verdict()),
             Map::Services | Map::NodePorts => {
                 let service = key.service(place_of(map))?;
-                let mut value = KeyReader { family, bytes: element.value? };
+                let mut value = KeyReader::new(family, element.value?);
                 Self::Leads(service, value.ne32()?)
             }
             Map::Endpoints | Map::NodePortEndpoints => {
                 let place = place_of(map);
                 let (service, slot) = (key.service(place)?, key.ne32()?);
-                let mut value = KeyReader { family, bytes: element.value? };
+                let mut value = KeyReader::new(family, element.value?);
                 Self::Slot(service, slot, SocketAddr::new(value.address()?, value.be16()?))
             }
             Map::Lasting | Map::NodePortLasting => {
                 let place = place_of(map);
                 let (service, slot) = (key.service(place)?, key.ne32()?);
-                let mut value = KeyReader { family, bytes: element.value? };
+                let mut value = KeyReader::new(family, element.value?);
                 Self::Lasting(service, slot, value.ne32()?)
             }
             Map::Affinity | Map::NodePortAffinity => return None,
         })
-    }
-}
-
-fn place_of(map: Map) -> Place {
-    match map {
-        Map::NodePorts | Map::NodePortEndpoints | Map::NodePortLasting => Place::NodePort,
-        _ => Place::Address,
-    }
-}
-
-/// Reads a key part by part.
-struct KeyReader<'a> {
-    family: IpFamily,
-    bytes: &'a [u8],
-}
-
-impl KeyReader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, _) = self.bytes.split_first_chunk::<N>()?;
-        let head = *head;
-        self.bytes = self.bytes.get(N.next_multiple_of(4)..).unwrap_or_default();
-        Some(head)
-    }
-
-    fn address(&mut self) -> Option<IpAddr> {
-        Some(match self.family {
-            IpFamily::V4 => Ipv4Addr::from(self.take::<4>()?).into(),
-            IpFamily::V6 => Ipv6Addr::from(self.take::<16>()?).into(),
-        })
-    }
-
-    fn be16(&mut self) -> Option<u16> {
-        self.take::<2>().map(u16::from_be_bytes)
-    }
-
-    fn ne32(&mut self) -> Option<u32> {
-        self.take::<4>().map(u32::from_ne_bytes)
-    }
-
-    fn service(&mut self, place: Place) -> Option<FrontendKey> {
-        let address = match place {
-            Place::Address => Some(self.address()?),
-            Place::NodePort => None,
-        };
-        let [protocol] = self.take::<1>()?;
-        let protocol = match protocol {
-            6 => Protocol::Tcp,
-            17 => Protocol::Udp,
-            132 => Protocol::Sctp,
-            _ => return None,
-        };
-        Some(FrontendKey { family: self.family, address, protocol, port: self.be16()? })
     }
 }
 
@@ -733,23 +677,6 @@ fn kept_element(element: &ReadElement<'_>) -> Option<KeptElement> {
         value: element.value?.to_vec(),
         timeout_ms: element.timeout_ms?,
     })
-}
-
-/// An address as it stands in keys and values.
-fn put_address(bytes: &mut Vec<u8>, ip: IpAddr) {
-    match ip {
-        IpAddr::V4(ip) => bytes.extend_from_slice(&ip.octets()),
-        IpAddr::V6(ip) => bytes.extend_from_slice(&ip.octets()),
-    }
-}
-
-/// A protocol as it stands in packets.
-pub(super) fn protocol_number(protocol: Protocol) -> u8 {
-    match protocol {
-        Protocol::Tcp => 6,
-        Protocol::Udp => 17,
-        Protocol::Sctp => 132,
-    }
 }
 
 /// What the reconciler makes of an error.

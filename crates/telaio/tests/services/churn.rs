@@ -8,7 +8,7 @@ use crate::manifest::{SERVICE_PORT, Service, cluster_ip, node_port};
 use crate::node::{Backend, Node};
 
 /// Rounds of changes.
-const ROUNDS: usize = 120;
+const ROUNDS: usize = 250;
 
 on_every_backend!(nobody_is_refused_while_services_and_endpoints_come_and_go);
 

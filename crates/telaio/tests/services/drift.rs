@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use telaio_testkit::netns::{Cluster, Family, Host, Place, Transport};
 
 use crate::manifest::{SERVICE_PORT, Service, cluster_ip};
-use crate::node::{Backend, Node};
+use crate::node::{Backend, Node, difference};
 use crate::support::run;
 
 /// Promised is one second; this is with room for a busy machine.
@@ -57,32 +57,6 @@ fn damages(backend: Backend) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The rules without what changes by itself: counters, times.
-fn comparable(node: &Node<'_>) -> String {
-    let rules = node.rules();
-    let lines = rules
-        .lines()
-        .filter(|line| !line.starts_with("# Generated") && !line.starts_with("# Completed"));
-    let without_counters = lines.map(|line| {
-        let mut words = Vec::new();
-        let mut skip = 0;
-        for word in line.split(' ') {
-            if word == "counter" {
-                skip = 5;
-            }
-            if skip == 0 && !(word.starts_with('[') && word.ends_with(']')) {
-                words.push(word);
-            }
-            skip -= usize::from(skip > 0);
-        }
-        words.join(" ")
-    });
-    let mut lines: Vec<String> = without_counters.collect();
-    // Chains and tables that are made anew stand in another place.
-    lines.sort_unstable();
-    lines.join("\n")
-}
-
 fn what_others_break_is_repaired_counted_and_told(backend: Backend) {
     let services = [
         Service::new("plain", 1).node_port().endpoints("a1 b1"),
@@ -94,7 +68,7 @@ fn what_others_break_is_repaired_counted_and_told(backend: Backend) {
     ];
     let cluster = Cluster::start().unwrap();
     let node = Node::started(&cluster, backend, &services);
-    let intact = comparable(&node);
+    let intact = node.snapshot();
     for (what, script) in damages(backend) {
         let repairs = node.metric("telaio_sync_drift_repairs_total");
         let warnings = warnings(&node);
@@ -102,10 +76,10 @@ fn what_others_break_is_repaired_counted_and_told(backend: Backend) {
         let ended =
             cluster.on(Host::NodeA, || run(std::process::Command::new("sh").args(["-c", &script])));
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{what}: {ended:?}");
-        let mut now = comparable(&node);
+        let mut now = node.snapshot();
         while now != intact && damaged.elapsed() < REPAIR_TIME_MAX {
             std::thread::sleep(Duration::from_millis(20));
-            now = comparable(&node);
+            now = node.snapshot();
         }
         println!("{}: {what}: repaired after {:?}", backend.name(), damaged.elapsed());
         let left = difference(&intact, &now);
@@ -127,13 +101,4 @@ fn what_others_break_is_repaired_counted_and_told(backend: Backend) {
 /// How many warnings the log has.
 fn warnings(node: &Node<'_>) -> usize {
     node.log().lines().filter(|line| line.contains("\"level\":\"WARN\"")).count()
-}
-
-fn difference(before: &str, after: &str) -> String {
-    let lines =
-        |text: &str| text.lines().map(str::to_owned).collect::<std::collections::BTreeSet<_>>();
-    let (before, after) = (lines(before), lines(after));
-    let missing = before.difference(&after).map(|line| format!("- {line}\n"));
-    let added = after.difference(&before).map(|line| format!("+ {line}\n"));
-    missing.chain(added).collect()
 }

@@ -38,13 +38,13 @@ impl Random {
     }
 }
 
-/// All that change, in one of two states: endpoints, policies, ranges and affinity with it.
+/// All that change, in one of two states: endpoints, policies, ranges and balance with it.
 fn changing(state: bool) -> String {
     let endpoint = if state { "a1" } else { "b1" };
     let service = |number: u8| {
         let service = Service::new(format!("changing-{number}"), number).endpoints(endpoint);
         match (number % 4, state) {
-            (0, true) => service.affinity(600),
+            (0, true) => service.balance("round-robin"),
             (1, _) => service.load_balancer().external_ips(),
             (2, true) => service.load_balancer().source_ranges(crate::fixtures::RANGES),
             (2, false) => service.load_balancer(),
@@ -100,11 +100,13 @@ fn a_kill_at_any_moment_leaves_the_old_rules_or_the_new_ones(backend: Backend) {
     node.start();
     node.settle();
     let start_time = start.elapsed();
+    let one = node.snapshot();
     let change = Instant::now();
     state = !state;
     node.write("changing", &changing(state));
     node.settle();
     let change_time = change.elapsed();
+    let other = node.snapshot();
     node.kill();
 
     let stable = SocketAddr::new(cluster_ip(Family::V4, 1), SERVICE_PORT);
@@ -112,8 +114,8 @@ fn a_kill_at_any_moment_leaves_the_old_rules_or_the_new_ones(backend: Backend) {
     assert!(matches!(conversation.greeting().unwrap(), Outcome::Answered { .. }));
     let prober = cluster.probe(Place::of(Host::A2), stable, Transport::Tcp).unwrap();
     let mut ended_new = 0;
+    let mut before = Family::ALL.map(|family| serves(&cluster, family));
     for round in 0..KILLS {
-        let before = Family::ALL.map(|family| serves(&cluster, family));
         state = !state;
         // In turn: while it starts over the rules of before, and while it follows a change.
         if round % 3 == 0 {
@@ -134,7 +136,12 @@ fn a_kill_at_any_moment_leaves_the_old_rules_or_the_new_ones(backend: Backend) {
             let is_whole = after.len() == 1 && after.iter().all(|by| by == "a1" || by == "b1");
             assert!(is_whole, "round {round}, {family:?}: {after:?}\n{}", node.rules());
         }
+        for (part, now) in node.snapshot() {
+            let (one, other) = (&one[&part], &other[&part]);
+            assert!(now == *one || now == *other, "round {round}: {part} is between:\n{now}");
+        }
         ended_new += usize::from(before != after);
+        before = after;
         conversation.echo(b"not my concern").unwrap();
     }
     println!("{ended_new} of {KILLS} were killed after the change");

@@ -5,6 +5,7 @@
 //! until packets to it find their way.
 
 use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt as _;
@@ -316,9 +317,68 @@ impl<'c> Node<'c> {
         text
     }
 
+    /// The rules of this node's backend, in parts of which each is changed as a whole, and in a form
+    /// that is the same whenever the rules are: without counters, ports of the system's choice, the
+    /// fence, and order where there is none.
+    pub(crate) fn snapshot(&self) -> BTreeMap<String, String> {
+        let flavor = match self.backend {
+            Backend::Nftables => {
+                let text = self.output("nft", &["--stateless", "list", "ruleset"]);
+                return BTreeMap::from([("nftables".to_owned(), comparable(&text))]);
+            }
+            Backend::IptablesNft => "nft",
+            Backend::IptablesLegacy => "legacy",
+        };
+        let mut parts = BTreeMap::new();
+        for program in ["iptables", "ip6tables"] {
+            for table in ["nat", "filter", "mangle"] {
+                let text = self.output(&format!("{program}-{flavor}-save"), &["-t", table]);
+                parts.insert(format!("{program} {table}"), comparable(&text));
+            }
+        }
+        parts
+    }
+
     pub(crate) fn ask(&self, from: Place, to: SocketAddr, transport: Transport) -> Outcome {
         self.cluster.ask(from, to, transport)
     }
+}
+
+/// A listing of rules as a sorted list of its smallest parts.
+fn comparable(listing: &str) -> String {
+    let changes_by_itself = |part: &str| {
+        part.starts_with('#')
+            || part.contains("redirect to")
+            || part.contains("zz-fence")
+            || FENCE.iter().any(|address| part.contains(&address.to_string()))
+    };
+    let mut parts: Vec<&str> = listing
+        .lines()
+        .map(|line| line.split_once(" [").map_or(line, |(chain, _counters)| chain))
+        .flat_map(|line| line.split([',', '{', '}']))
+        .map(str::trim)
+        .filter(|part| !part.is_empty() && !changes_by_itself(part))
+        .collect();
+    parts.sort_unstable();
+    parts.join("\n")
+}
+
+/// What two snapshots do not have in common, for messages.
+pub(crate) fn difference(
+    before: &BTreeMap<String, String>,
+    after: &BTreeMap<String, String>,
+) -> String {
+    let lines = |snapshot: &BTreeMap<String, String>| -> BTreeSet<String> {
+        let each = snapshot.iter().map(|(name, text)| (name.clone(), text));
+        each.flat_map(|(name, text)| {
+            text.lines().map(move |line| format!("{name}: {line}")).collect::<Vec<_>>()
+        })
+        .collect()
+    };
+    let (before, after) = (lines(before), lines(after));
+    let missing = before.difference(&after).map(|line| format!("- {line}\n"));
+    let added = after.difference(&before).map(|line| format!("+ {line}\n"));
+    missing.chain(added).collect()
 }
 
 /// The fence's addresses.

@@ -1,7 +1,9 @@
 //! What keeps the agent from running: one message that says what to do, and exit code 1.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use telaio_testkit::netns::{Cluster, Host, Place, Transport};
 
@@ -37,7 +39,7 @@ fn without_privileges_it_says_what_it_needs(backend: Backend) {
         std::fs::set_permissions(format!("/{path}"), everybody.clone()).unwrap();
     }
     let given = node.run_command();
-    let mut command = std::process::Command::new(&binary);
+    let mut command = Command::new(&binary);
     command.args(given.get_args()).uid(NOBODY).gid(NOBODY);
     let ended = node.run_to_end(&mut command);
     let message = message(&ended);
@@ -49,10 +51,20 @@ fn without_the_iptables_program_it_says_what_to_install() {
     let cluster = Cluster::start().unwrap();
     for backend in [Backend::IptablesNft, Backend::IptablesLegacy] {
         let node = Node::new(&cluster, backend, &[Service::new("plain", 1).endpoints("a1")]);
-        let ended = node.run_to_end(node.run_command().env("PATH", "/nonexistent"));
+        let given = node.run_command();
+        let mut command = without_programs(given.get_program());
+        let ended = node.run_to_end(command.args(given.get_args()));
         let message = message(&ended);
         assert!(message.contains("iptables") && message.contains("install"), "{message}");
     }
+}
+
+/// A command in whose eyes the directories of system programs are empty.
+fn without_programs(program: &OsStr) -> Command {
+    let mut command = Command::new("unshare");
+    let hide = "for d in /usr/sbin /usr/local/sbin; do mount -t tmpfs none $d; done; exec \"$@\"";
+    command.args(["--mount", "sh", "-ec", hide, "sh"]).arg(program);
+    command
 }
 
 #[test]
@@ -61,7 +73,9 @@ fn nftables_needs_no_program_at_all() {
     let service = Service::new("plain", 1).endpoints("a1");
     let to = (service.cluster_ip(telaio_testkit::netns::Family::V4), SERVICE_PORT).into();
     let node = Node::new(&cluster, Backend::Nftables, &[service]);
-    let ended = node.run_to_end(node.run_command().arg("--once").env("PATH", "/nonexistent"));
+    let given = node.run_command();
+    let mut command = without_programs(given.get_program());
+    let ended = node.run_to_end(command.args(given.get_args()).arg("--once"));
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(node.ask(Place::of(Host::A2), to, Transport::Tcp).by(), Some("a1"));
 }

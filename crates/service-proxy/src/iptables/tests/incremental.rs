@@ -1,19 +1,20 @@
 //! Writing only what changes comes to the same as writing everything.
 
-use std::net::IpAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 
 use proptest::prelude::*;
 use telaio_model::{IpFamily, ObjectKey, Protocol, ServiceEndpoints};
 use telaio_reconcile::SyncKind;
 
 use super::super::compile::Context;
-use super::super::proxier::{Changes, Iptables, Services, View};
+use super::super::proxier::{Changes, Iptables, Kernel, Services, View};
 use super::super::restore::Limits;
 use super::super::{Ruleset, trace};
 use super::fake::FakeKernel;
 use crate::config::{DetectLocal, NodeFacts, ProxyConfig};
 use crate::fixture::Fixture;
-use crate::trace::{Packet, Surroundings, Verdict};
+use crate::trace::{Packet, Surroundings, Trace, Verdict};
 
 /// Parts so small that every change of more than a service is split.
 const SPLIT: Limits = Limits { chains_per_commit: 3, rules_per_delete: usize::MAX };
@@ -25,6 +26,11 @@ fn context() -> Context {
     };
     Context::new(&config, &NodeFacts::default(), IpFamily::V4)
 }
+
+const NODE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 100));
+
+/// What a packet meets.
+type Fate = (Verdict, BTreeSet<SocketAddr>, bool);
 
 /// A family's rules in a kernel that is only played, and the services they stand for.
 struct Bench {
@@ -65,15 +71,25 @@ impl Bench {
         fresh.kernel.sorted()
     }
 
-    fn verdict(&self, to: &str) -> Verdict {
-        let packet = Packet {
-            from: "10.244.1.9".parse().unwrap(),
-            to: to.parse().unwrap(),
-            protocol: Protocol::Tcp,
-            interface: None,
-        };
-        let around = Surroundings { addresses: [IpAddr::from([192, 0, 2, 1])].into() };
-        trace(&packet, &around, &Ruleset::parse(&self.kernel.text())).verdict
+    /// What packets of all kinds meet.
+    fn fates(&self) -> Vec<Fate> {
+        let rules = Ruleset::parse(&self.kernel.text());
+        let around = Surroundings { addresses: [NODE].into() };
+        let mut fates = Vec::new();
+        for n in 0..4_u8 {
+            let places = [
+                SocketAddr::new([10, 96, 0, n].into(), 80),
+                SocketAddr::new([192, 0, 2, n].into(), 80),
+                SocketAddr::new(NODE, 30000 + u16::from(n)),
+            ];
+            let sources = [[10, 244, 1, 9].into(), [203, 0, 113, 5].into(), [8, 8, 8, 8].into(), NODE];
+            for (to, from) in places.into_iter().flat_map(|to| sources.map(|from| (to, from))) {
+                let packet = Packet { from, to, protocol: Protocol::Tcp, interface: None };
+                let Trace { verdict, endpoints, masquerade, .. } = trace(&packet, &around, &rules);
+                fates.push((verdict, endpoints, masquerade));
+            }
+        }
+        fates
     }
 }
 
@@ -116,53 +132,6 @@ fn a_removed_service_leaves_nothing() {
     bench.set(&[web().node_port(30080).load_balancer_ip([192, 0, 2, 9]).remote([10, 244, 2, 1]).build()]);
     bench.sync(SyncKind::Changes, Changes::from([(ObjectKey::new("test", "web"), None)]));
     assert_eq!(bench.kernel.text(), empty);
-}
-
-#[test]
-fn a_sync_that_is_cut_anywhere_leaves_each_service_old_or_new() {
-    // From refused to served, and back: the tables change one after the other.
-    let served = web().remote([10, 244, 2, 1]).build();
-    let refused = web().build();
-    for (from, to) in [(&served, &refused), (&refused, &served)] {
-        for cut in 0..3 {
-            let mut bench = Bench::new(Limits::NFT);
-            bench.set(std::slice::from_ref(from));
-            let old = bench.verdict("10.96.0.1:80");
-            bench.kernel.state.lock().fail_after = Some(cut);
-            // The failed restore is followed by a mend; look at what it finds.
-            let before = bench.kernel.clone();
-            let changes = Changes::from([(to.service.key.clone(), Some(to.clone()))]);
-            let view = View { before: &bench.services, changes: &changes };
-            let mut text = String::new();
-            if bench.iptables.sync(SyncKind::Changes, view).is_ok() {
-                text = before.text();
-            }
-            let new = bench.verdict("10.96.0.1:80");
-            assert_ne!(old, new, "after the mend it is new: {text}");
-        }
-    }
-}
-
-#[test]
-fn between_the_tables_of_one_sync_nothing_is_refused_that_is_served() {
-    let served = web().remote([10, 244, 2, 1]).build();
-    let refused = web().build();
-    for (from, to) in [(&served, &refused), (&refused, &served)] {
-        let mut bench = Bench::new(Limits::NFT);
-        bench.set(std::slice::from_ref(from));
-        let (old, tables) = (bench.verdict("10.96.0.1:80"), bench.kernel.state.lock().tables.clone());
-        bench.set(std::slice::from_ref(to));
-        let new = bench.verdict("10.96.0.1:80");
-        let text = bench.kernel.state.lock().texts.last().unwrap().clone();
-        bench.kernel.state.lock().tables = tables;
-        let mut seen = vec![old];
-        for part in text.split_inclusive("COMMIT\n") {
-            super::super::proxier::Kernel::restore(&mut bench.kernel, part).unwrap();
-            seen.push(bench.verdict("10.96.0.1:80"));
-        }
-        assert!(seen.iter().all(|verdict| [old, new].contains(verdict)), "{seen:?}");
-        assert_eq!(seen.last(), Some(&new));
-    }
 }
 
 #[test]
@@ -266,7 +235,7 @@ fn some_service() -> impl Strategy<Value = ServiceEndpoints> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
     fn many_small_syncs_come_to_the_same_as_one(
@@ -286,5 +255,29 @@ proptest! {
         prop_assert_eq!(bench.kernel.state.lock().saves, 1);
         let drift = bench.sync(SyncKind::Drift, Changes::new());
         prop_assert_eq!(drift.changes(), 0);
+    }
+
+    #[test]
+    fn wherever_a_sync_is_cut_each_packet_meets_what_was_or_what_will_be(
+        from in proptest::collection::vec(some_service(), 1..5),
+        to in proptest::collection::vec((some_service(), any::<bool>()), 1..5),
+        limits in prop_oneof![Just(Limits::LEGACY), Just(SPLIT)],
+    ) {
+        let mut bench = Bench::new(limits);
+        bench.set(&from);
+        let (old, tables) = (bench.fates(), bench.kernel.state.lock().tables.clone());
+        let runs = bench.kernel.state.lock().texts.len();
+        let changes = to.into_iter().map(|(entry, there)| (entry.service.key.clone(), there.then_some(entry)));
+        bench.sync(SyncKind::Changes, changes.collect());
+        let new = bench.fates();
+        let texts = bench.kernel.state.lock().texts[runs..].concat();
+        bench.kernel.state.lock().tables = tables;
+        for part in texts.split_inclusive("COMMIT\n") {
+            bench.kernel.restore(part).unwrap();
+            for ((now, old), new) in bench.fates().iter().zip(&old).zip(&new) {
+                prop_assert!(now == old || now == new, "{:?} between {:?} and {:?} after\n{}", now, old, new, part);
+            }
+        }
+        prop_assert_eq!(bench.fates(), new);
     }
 }

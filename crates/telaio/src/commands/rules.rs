@@ -1,0 +1,108 @@
+//! A backend's rules, without programming them: compiled from a view, or read from the kernel.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use telaio_model::IpFamily;
+use telaio_reconcile::kpng::State;
+use telaio_service_proxy::iptables::{self, Flavor, Programs, Ruleset};
+use telaio_service_proxy::nftables::desired::Desired;
+use telaio_service_proxy::nftables::target::Kernel;
+use telaio_service_proxy::nftables::trace::Items;
+use telaio_service_proxy::nftables::{self, NftablesBackend};
+use telaio_service_proxy::options::LocalhostPorts;
+use telaio_service_proxy::trace::{Packet, Surroundings, Trace};
+
+use crate::exit::CommandError;
+use crate::node_view::node_facts;
+use crate::proxy_settings::ProxySettings;
+
+/// The ports of the listeners for node ports on loopback are known only to a running agent; this
+/// stands for them.
+const LOCALHOST_PORT: u16 = 1;
+
+/// The rules of one backend.
+pub(super) enum Rules {
+    Nftables(Items),
+    /// By family: the text, and what it means.
+    Iptables(BTreeMap<IpFamily, (String, Ruleset)>),
+}
+
+impl Rules {
+    /// What a backend would program for this view.
+    pub(super) fn compile(
+        backend: &str,
+        settings: &ProxySettings,
+        node: &str,
+        state: &State,
+    ) -> Self {
+        let facts = node_facts(state, node, &settings.node_addresses);
+        let config = &settings.config;
+        if backend == NftablesBackend::NAME {
+            let port = config.localhost_node_ports.then_some(LOCALHOST_PORT);
+            let ports = LocalhostPorts { v4: port, v6: port };
+            let mut desired = Desired::new(Arc::new(config.clone()), facts, ports);
+            for entry in state.services() {
+                desired.set_service(&entry.service.key, Some(entry.clone()));
+            }
+            return Self::Nftables(desired.items());
+        }
+        let services: iptables::Services =
+            state.services().map(|entry| (entry.service.key.clone(), entry.clone())).collect();
+        let rules = config.families.iter().map(|family| {
+            let text = iptables::render(&services, &facts, config, *family);
+            let rules = Ruleset::parse(&text);
+            (*family, (text, rules))
+        });
+        Self::Iptables(rules.collect())
+    }
+
+    /// What stands in the kernel of this network namespace.
+    pub(super) fn read(
+        backend: &str,
+        families: &[IpFamily],
+        flavor: Flavor,
+    ) -> Result<Self, CommandError> {
+        let failed =
+            |error: String| CommandError::failed(format!("cannot read the rules: {error}"));
+        if backend == NftablesBackend::NAME {
+            let mut kernel = Kernel::open(families).map_err(|error| failed(error.to_string()))?;
+            let found = kernel.read().map_err(|error| failed(error.to_string()))?;
+            return Ok(Self::Nftables(found.items));
+        }
+        let mut rules = BTreeMap::new();
+        for family in families {
+            let programs =
+                Programs::find(flavor, *family).map_err(|error| failed(error.to_string()))?;
+            let text = programs.save().map_err(|error| failed(error.to_string()))?;
+            rules.insert(*family, (text.clone(), Ruleset::parse(&text)));
+        }
+        Ok(Self::Iptables(rules))
+    }
+
+    /// As the backend's own program would have them.
+    pub(super) fn render(&self, families: &[IpFamily]) -> String {
+        match self {
+            Self::Nftables(items) => nftables::render(items, families),
+            Self::Iptables(rules) => {
+                let section = |(family, (text, _)): (&IpFamily, &(String, Ruleset))| {
+                    format!("# {family}\n{text}")
+                };
+                rules.iter().map(section).collect()
+            }
+        }
+    }
+
+    /// What becomes of a packet.
+    pub(super) fn trace(&self, packet: &Packet, around: &Surroundings) -> Trace {
+        match self {
+            Self::Nftables(items) => nftables::trace(packet, around, items),
+            Self::Iptables(rules) => {
+                let family = IpFamily::of(packet.to.ip());
+                let none = Ruleset::parse("");
+                let rules = rules.get(&family).map_or(&none, |(_, rules)| rules);
+                iptables::trace(packet, around, rules)
+            }
+        }
+    }
+}
