@@ -68,9 +68,8 @@ impl Socket {
         let doing = "opening a netlink socket";
         // SAFETY: no pointers; the result is checked.
         #[allow(unsafe_code, reason = "no safe wrapper at hand")]
-        let fd = unsafe {
-            libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, number)
-        };
+        let fd =
+            unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, number) };
         if fd < 0 {
             return Err(NetlinkError::last_os(doing));
         }
@@ -133,12 +132,12 @@ impl Socket {
 
     /// Also receives what is told to a multicast group.
     pub fn join(&self, group: u32) -> Result<(), NetlinkError> {
-        self.set_option(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group as i32)
+        self.set_option(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group.cast_signed())
     }
 
     /// No longer.
     pub fn leave(&self, group: u32) -> Result<(), NetlinkError> {
-        self.set_option(libc::SOL_NETLINK, libc::NETLINK_DROP_MEMBERSHIP, group as i32)
+        self.set_option(libc::SOL_NETLINK, libc::NETLINK_DROP_MEMBERSHIP, group.cast_signed())
     }
 
     /// Lets the kernel throw away what another socket's requests cause, before it reaches us.
@@ -156,10 +155,8 @@ impl Socket {
             step(RETURN, 0, 0, 0),
             step(RETURN, 0, 0, u32::MAX),
         ];
-        let filter = libc::sock_fprog {
-            len: program.len() as libc::c_ushort,
-            filter: program.as_mut_ptr(),
-        };
+        let filter =
+            libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_mut_ptr() };
         // SAFETY: the filter and its program live through the call, and their sizes are given.
         #[allow(unsafe_code, reason = "no safe wrapper at hand")]
         let result = unsafe {
@@ -190,9 +187,8 @@ impl Socket {
         loop {
             // SAFETY: the bytes live through the call and their length is given.
             #[allow(unsafe_code, reason = "no safe wrapper at hand")]
-            let sent = unsafe {
-                libc::send(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0)
-            };
+            let sent =
+                unsafe { libc::send(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
             if usize::try_from(sent) == Ok(bytes.len()) {
                 return Ok(());
             }
@@ -205,8 +201,7 @@ impl Socket {
 
     /// Waits until there is something to read; `false` if that takes too long.
     pub fn wait(&self, time_max: Duration) -> Result<bool, NetlinkError> {
-        let mut poll =
-            libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let timeout = i32::try_from(time_max.as_millis()).unwrap_or(i32::MAX);
         // SAFETY: one pollfd, and it lives through the call.
         #[allow(unsafe_code, reason = "no safe wrapper at hand")]
@@ -341,12 +336,7 @@ fn answer(message: &Message<'_>, doing: &'static str) -> Result<(), NetlinkError
     Err(refused(-number, message, text, doing))
 }
 
-fn refused(
-    number: i32,
-    message: &Message<'_>,
-    text: String,
-    doing: &'static str,
-) -> NetlinkError {
+fn refused(number: i32, message: &Message<'_>, text: String, doing: &'static str) -> NetlinkError {
     NetlinkError::Refused {
         doing,
         error: io::Error::from_raw_os_error(number),

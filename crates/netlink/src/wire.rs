@@ -147,6 +147,7 @@ impl Writer {
     }
 
     /// Ends it.
+    #[expect(clippy::needless_pass_by_value, reason = "a nest ends once")]
     pub fn end_nest(&mut self, nest: Nest) {
         let Nest(at) = nest;
         let length = u16::try_from(self.bytes.len() - at).unwrap_or_else(|_| {

@@ -129,7 +129,9 @@ pub fn table_fingerprint(family: Family, table: &str) -> io::Result<u64> {
     loop {
         let size = info(&socket, family, table)?.size;
         match entries(&socket, family, table, size) {
-            Ok(bytes) => return Ok(fingerprint(&bytes[size_of::<GetEntries>()..], &family.layout())),
+            Ok(bytes) => {
+                return Ok(fingerprint(&bytes[size_of::<GetEntries>()..], &family.layout()));
+            }
             // It has changed in between.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempt < ATTEMPTS_MAX => {
                 attempt += 1;

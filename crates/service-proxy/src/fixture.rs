@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use telaio_model::{
-    ClientIpAffinity, Conditions, EndpointRef, Families, IpFamily, LocalEndpoint,
+    ClientIpAffinity, Conditions, EndpointRef, Families, IpFamily, Labels, LocalEndpoint,
     LocalEndpointPort, LocalService, LocalServicePort, ObjectKey, Protocol, Scopes,
     ServiceEndpoints, ServiceType,
 };
@@ -46,8 +46,8 @@ impl Fixture {
             session_affinity: None,
             health_check_node_port: None,
             external_name: None,
-            labels: Default::default(),
-            annotations: Default::default(),
+            labels: Labels::default(),
+            annotations: Labels::default(),
         };
         Self { service, endpoints: Vec::new() }
     }

@@ -16,7 +16,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use telaio_model::{IpFamily, LocalEndpoint, LocalServicePort, ObjectKey, Protocol, ServiceEndpoints};
+use telaio_model::{
+    IpFamily, LocalEndpoint, LocalServicePort, ObjectKey, Protocol, ServiceEndpoints,
+};
 
 /// The annotation that chooses how endpoints take turns.
 pub const ANNOTATION_BALANCE: &str = "telaio.dev/balance";
@@ -174,10 +176,10 @@ impl PortPlan {
     /// Whether any of its addresses is served by this set.
     pub fn uses(&self, set: EndpointSet) -> bool {
         let serves = Answer::Serve(set);
-        let has = |external: bool| self.frontends.iter().any(|it| it.place.is_external() == external);
+        let has =
+            |external: bool| self.frontends.iter().any(|it| it.place.is_external() == external);
         (has(false) && self.internal == serves)
-            || (has(true)
-                && (self.external == serves || self.external_from_node == Some(serves)))
+            || (has(true) && (self.external == serves || self.external_from_node == Some(serves)))
     }
 
     /// External addresses are served by local endpoints only, which keeps the client's address.
@@ -219,9 +221,7 @@ fn plan_port(
         },
         internal: answer(set(service.internal_traffic_to_local)),
         external: answer(set(service.external_traffic_to_local)),
-        external_from_node: service
-            .external_traffic_to_local
-            .then(|| answer(EndpointSet::Cluster)),
+        external_from_node: service.external_traffic_to_local.then(|| answer(EndpointSet::Cluster)),
         affinity_s: service.session_affinity.map(|affinity| affinity.timeout_s),
         balance: balance(entry),
         source_ranges: source_ranges(&service.source_ranges, family),
@@ -330,11 +330,8 @@ fn serving(
 /// A network of all addresses allows everybody. So does a list without any network of this family:
 /// kube-proxy's rule, which whoever limits a dual-stack service must know.
 fn source_ranges(ranges: &[IpNet], family: IpFamily) -> Option<Vec<IpNet>> {
-    let mut mine: Vec<IpNet> = ranges
-        .iter()
-        .filter(|range| IpFamily::of_net(range) == family)
-        .map(IpNet::trunc)
-        .collect();
+    let mut mine: Vec<IpNet> =
+        ranges.iter().filter(|range| IpFamily::of_net(range) == family).map(IpNet::trunc).collect();
     if mine.is_empty() || mine.iter().any(|range| range.prefix_len() == 0) {
         return None;
     }

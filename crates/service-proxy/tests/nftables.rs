@@ -64,7 +64,11 @@ fn config() -> Arc<ProxyConfig> {
 fn services() -> Vec<ServiceEndpoints> {
     let v6 = |last: u16| Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, last);
     vec![
-        Fixture::new("plain").cluster_ip([10, 96, 0, 1]).remote([10, 244, 1, 1]).local([10, 244, 0, 1]).build(),
+        Fixture::new("plain")
+            .cluster_ip([10, 96, 0, 1])
+            .remote([10, 244, 1, 1])
+            .local([10, 244, 0, 1])
+            .build(),
         Fixture::new("dual")
             .cluster_ip([10, 96, 0, 2])
             .cluster_ip([0xfd00, 0x96, 0, 0, 0, 0, 0, 2])
@@ -82,8 +86,19 @@ fn services() -> Vec<ServiceEndpoints> {
             .remote([10, 244, 1, 2])
             .remote(v6(1))
             .build(),
-        Fixture::new("turns").cluster_ip([10, 96, 0, 4]).balance("round-robin").remote([10, 244, 1, 1]).remote([10, 244, 1, 2]).weight(3).build(),
-        Fixture::new("hash").cluster_ip([10, 96, 0, 5]).balance("source-hash").remote([10, 244, 1, 1]).remote([10, 244, 1, 2]).build(),
+        Fixture::new("turns")
+            .cluster_ip([10, 96, 0, 4])
+            .balance("round-robin")
+            .remote([10, 244, 1, 1])
+            .remote([10, 244, 1, 2])
+            .weight(3)
+            .build(),
+        Fixture::new("hash")
+            .cluster_ip([10, 96, 0, 5])
+            .balance("source-hash")
+            .remote([10, 244, 1, 1])
+            .remote([10, 244, 1, 2])
+            .build(),
         Fixture::new("limited")
             .cluster_ip([10, 96, 0, 6])
             .load_balancer_ip([192, 0, 2, 6])
@@ -139,9 +154,10 @@ fn what_was_written_is_read_back_the_same() {
 fn the_oldest_nft_in_use_prints_the_whole_table() {
     let namespace = Namespace::new("list");
     let wanted = desired(&services());
-    namespace.run(|| drop(kernel().reconcile(&wanted).unwrap()));
+    namespace.run(|| kernel().reconcile(&wanted).unwrap());
     let listed = namespace.output("nft", &["list", "ruleset"]);
-    for expected in ["table ip telaio", "table ip6 telaio", "map services", "10.96.0.3 . tcp . 80"] {
+    for expected in ["table ip telaio", "table ip6 telaio", "map services", "10.96.0.3 . tcp . 80"]
+    {
         assert!(listed.contains(expected), "{expected} in\n{listed}");
     }
 }

@@ -361,7 +361,7 @@ impl Expression {
             }
             Self::Compare { from, op, value } => {
                 writer.put_be32(1, from.number());
-                writer.put_be32(2, if *op == CompareOp::Equal { 0 } else { 1 });
+                writer.put_be32(2, u32::from(*op != CompareOp::Equal));
                 put_value(writer, 3, value);
             }
             Self::Bitwise { from, to, mask, xor } => {
@@ -407,7 +407,7 @@ impl Expression {
             Self::Numgen { to, kind, modulus, offset } => {
                 writer.put_be32(1, to.number());
                 writer.put_be32(2, *modulus);
-                writer.put_be32(3, if *kind == NumgenKind::Incremental { 0 } else { 1 });
+                writer.put_be32(3, u32::from(*kind == NumgenKind::Random));
                 writer.put_be32(4, *offset);
             }
             Self::Hash { from, len, to, modulus, seed, offset } => {

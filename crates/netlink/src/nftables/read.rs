@@ -74,14 +74,20 @@ impl Nftables {
     /// Every table of the families that we know.
     pub fn tables(&mut self) -> Result<Vec<(Family, String)>, NetlinkError> {
         let mut found = Vec::new();
-        self.list_all(numbers::GET_TABLE, 0, "listing tables", |_| {}, |message, first| {
-            if first {
-                found.clear();
-            }
-            let family = message.body.first().copied().and_then(Family::from_number);
-            let name = message.attributes(HEADER_LEN).str(table::NAME);
-            found.extend(family.zip(name.map(str::to_owned)));
-        })?;
+        self.list_all(
+            numbers::GET_TABLE,
+            0,
+            "listing tables",
+            |_| {},
+            |message, first| {
+                if first {
+                    found.clear();
+                }
+                let family = message.body.first().copied().and_then(Family::from_number);
+                let name = message.attributes(HEADER_LEN).str(table::NAME);
+                found.extend(family.zip(name.map(str::to_owned)));
+            },
+        )?;
         Ok(found)
     }
 
@@ -89,15 +95,21 @@ impl Nftables {
     pub fn chains(&mut self, family: Family, of: &str) -> Result<Vec<ReadChain>, NetlinkError> {
         let mut found = Vec::new();
         let family = family.number();
-        self.list_all(numbers::GET_CHAIN, family, "listing chains", |_| {}, |message, first| {
-            if first {
-                found.clear();
-            }
-            let attributes = message.attributes(HEADER_LEN);
-            if attributes.str(chain::TABLE) == Some(of) {
-                found.extend(read_chain(attributes));
-            }
-        })?;
+        self.list_all(
+            numbers::GET_CHAIN,
+            family,
+            "listing chains",
+            |_| {},
+            |message, first| {
+                if first {
+                    found.clear();
+                }
+                let attributes = message.attributes(HEADER_LEN);
+                if attributes.str(chain::TABLE) == Some(of) {
+                    found.extend(read_chain(attributes));
+                }
+            },
+        )?;
         Ok(found)
     }
 

@@ -170,7 +170,10 @@ impl Cluster {
         let endpoints = |entry: &ServiceEndpoints| {
             entry.endpoints.iter().flat_map(|it| it.ips.iter().filter_map(v4)).collect()
         };
-        self.services.iter().map(|(number, entry)| (cluster_ip(*number), endpoints(entry))).collect()
+        self.services
+            .iter()
+            .map(|(number, entry)| (cluster_ip(*number), endpoints(entry)))
+            .collect()
     }
 
     fn make_endpoint(&mut self, service: &ObjectKey) -> Arc<LocalEndpoint> {

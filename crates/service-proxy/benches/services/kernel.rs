@@ -71,7 +71,11 @@ impl KernelView {
     pub(crate) fn change_others_table(&mut self) -> Result<()> {
         for make in [true, false] {
             let mut batch = Batch::new(Family::Ip, OTHERS_TABLE);
-            if make { batch.add_table() } else { batch.delete_table() }
+            if make {
+                batch.add_table()
+            } else {
+                batch.delete_table()
+            }
             self.0.commit(&mut [&mut batch])?;
         }
         Ok(())

@@ -149,8 +149,7 @@ impl Backend for IptablesBackend {
         let decoder = IptablesDecoder {
             services: ServiceChangeTracker::default(),
             endpoints: EndpointChangeTracker::default(),
-            node: NodeTracker::new(&self.options.node),
-            name: Arc::clone(&self.options.node),
+            node: NodeTracker::new(self.options.node, self.options.node_addresses),
             feed: self.feed,
             running: self.running,
         };
@@ -160,7 +159,8 @@ impl Backend for IptablesBackend {
 
 /// An interface's name becomes part of a rule's text.
 fn check_interface(detect_local: &DetectLocal) -> Result<(), SinkError> {
-    let (DetectLocal::BridgeInterface(name) | DetectLocal::InterfaceNamePrefix(name)) = detect_local
+    let (DetectLocal::BridgeInterface(name) | DetectLocal::InterfaceNamePrefix(name)) =
+        detect_local
     else {
         return Ok(());
     };
@@ -192,14 +192,13 @@ struct IptablesDecoder {
     services: ServiceChangeTracker,
     endpoints: EndpointChangeTracker,
     node: NodeTracker,
-    name: Arc<str>,
     feed: Arc<Mutex<Feed>>,
     running: Option<Running>,
 }
 
 impl Decoder for IptablesDecoder {
     fn wait_request(&mut self) -> Result<Arc<str>, SinkError> {
-        Ok(Arc::clone(&self.name))
+        Ok(Arc::clone(self.node.name()))
     }
 
     fn set_service(&mut self, service: &Arc<LocalService>) -> Result<(), SinkError> {
@@ -240,8 +239,7 @@ impl Decoder for IptablesDecoder {
     }
 
     fn sync(&mut self) -> Result<(), SinkError> {
-        let running =
-            self.running.as_ref().ok_or_else(|| SinkError::Setup("not set up".into()))?;
+        let running = self.running.as_ref().ok_or_else(|| SinkError::Setup("not set up".into()))?;
         let changes = take_changes(&mut self.services, &mut self.endpoints);
         let mut feed = self.feed.lock();
         feed.changes.extend(changes);
@@ -328,8 +326,7 @@ impl IptablesSyncer {
         if node != self.node {
             self.node = node;
             for family in &mut self.families {
-                let context =
-                    Context::new(&self.options.config, &self.node, family.family());
+                let context = Context::new(&self.options.config, &self.node, family.family());
                 family.set_context(Context { tcp_be_liberal: self.tcp_be_liberal, ..context });
             }
         }
@@ -356,16 +353,16 @@ impl IptablesSyncer {
     }
 
     fn count(&self) {
-        let all = self.families.iter().map(Iptables::counters).fold(
-            Counters::default(),
-            |all, one| Counters {
-                rules: all.rules + one.rules,
-                rules_last: all.rules_last + one.rules_last,
-                failures: all.failures + one.failures,
-                partial_failures: all.partial_failures + one.partial_failures,
-                commits: all.commits + one.commits,
-            },
-        );
+        let all =
+            self.families.iter().map(Iptables::counters).fold(Counters::default(), |all, one| {
+                Counters {
+                    rules: all.rules + one.rules,
+                    rules_last: all.rules_last + one.rules_last,
+                    failures: all.failures + one.failures,
+                    partial_failures: all.partial_failures + one.partial_failures,
+                    commits: all.commits + one.commits,
+                }
+            });
         *self.counters.lock() = all;
     }
 }
@@ -415,10 +412,8 @@ fn sync_families(
 ) -> Result<SyncReport, ApplyError> {
     let outcomes = std::thread::scope(|scope| {
         let Some((first, others)) = families.split_first_mut() else { return Vec::new() };
-        let others: Vec<_> = others
-            .iter_mut()
-            .map(|family| scope.spawn(move || family.sync(kind, view)))
-            .collect();
+        let others: Vec<_> =
+            others.iter_mut().map(|family| scope.spawn(move || family.sync(kind, view))).collect();
         let mut outcomes = vec![first.sync(kind, view)];
         outcomes.extend(others.into_iter().map(|thread| {
             // A panic is the sync loop's to handle, wherever it happened.

@@ -47,7 +47,8 @@ pub(super) fn choose(
 /// be too many.
 fn round(destinations: &[Destination]) -> Option<Vec<usize>> {
     let divisor = destinations.iter().fold(0, |all, to| gcd(all, u32::from(to.weight))).max(1);
-    let weights: Vec<i64> = destinations.iter().map(|to| i64::from(to.weight) / i64::from(divisor)).collect();
+    let weights: Vec<i64> =
+        destinations.iter().map(|to| i64::from(to.weight) / i64::from(divisor)).collect();
     let total: i64 = weights.iter().sum();
     if total > i64::from(ROUND_SLOTS_MAX) {
         return None;
@@ -59,7 +60,8 @@ fn round(destinations: &[Destination]) -> Option<Vec<usize>> {
         for (credit, weight) in credit.iter_mut().zip(&weights) {
             *credit += weight;
         }
-        let richest = credit.iter().enumerate().max_by_key(|(at, credit)| (**credit, usize::MAX - at));
+        let richest =
+            credit.iter().enumerate().max_by_key(|(at, credit)| (**credit, usize::MAX - at));
         let (at, _) = richest?;
         credit[at] -= total;
         turns.push(at);
@@ -128,10 +130,13 @@ mod tests {
         let mut rules = Vec::new();
         choose(Balance::Random, &destinations(&[1, 2, 1]), &chains, &mut rules);
         let texts: Vec<String> = rules.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, [
-            "-m statistic --mode random --probability 0.25000000000 -j A",
-            "-m statistic --mode random --probability 0.66666666651 -j B",
-            "-j C",
-        ]);
+        assert_eq!(
+            texts,
+            [
+                "-m statistic --mode random --probability 0.25000000000 -j A",
+                "-m statistic --mode random --probability 0.66666666651 -j B",
+                "-j C",
+            ]
+        );
     }
 }

@@ -209,7 +209,10 @@ mod tests {
         let old = ["KUBE-MARK-DROP", "KUBE-MARK-MASQ", "KUBE-POSTROUTING", "KUBE-SVC-X"];
         assert_eq!(kube_proxy_chains(Table::Nat, &old), ["KUBE-SVC-X"].into());
         let new = ["KUBE-MARK-MASQ", "KUBE-POSTROUTING", "KUBE-KUBELET-CANARY"];
-        assert_eq!(kube_proxy_chains(Table::Nat, &new), ["KUBE-MARK-MASQ", "KUBE-POSTROUTING"].into());
+        assert_eq!(
+            kube_proxy_chains(Table::Nat, &new),
+            ["KUBE-MARK-MASQ", "KUBE-POSTROUTING"].into()
+        );
     }
 
     #[test]

@@ -359,8 +359,7 @@ impl PortCompiler<'_> {
             Place::NodePort => (Slot::NodePort(protocol, port), 0),
         };
         let name = &self.plan.name;
-        let claimant =
-            Claimant { rank, service: name.service.clone(), port: name.port.clone() };
+        let claimant = Claimant { rank, service: name.service.clone(), port: name.port.clone() };
         if self.rules.slots.get(&slot).is_some_and(|wish| wish.claimant <= claimant) {
             return;
         }

@@ -111,16 +111,15 @@ pub(super) struct SharedDifference<'a> {
 }
 
 /// Compares the rules of a shared chain.
-pub(super) fn compare_shared<'a>(
-    wanted: &'a [String],
-    found: &[&'a str],
-) -> SharedDifference<'a> {
+pub(super) fn compare_shared<'a>(wanted: &'a [String], found: &[&'a str]) -> SharedDifference<'a> {
     let mut open: HashMap<&str, bool> = wanted.iter().map(|rule| (rule.as_str(), true)).collect();
     let mut difference = SharedDifference::default();
     for rule in found {
         let as_we_write = match open.get_mut(rule) {
             Some(is_open) => Some(is_open),
-            None => rule.parse().ok().and_then(|rule: Rule| open.get_mut(rule.to_string().as_str())),
+            None => {
+                rule.parse().ok().and_then(|rule: Rule| open.get_mut(rule.to_string().as_str()))
+            }
         };
         match as_we_write {
             Some(is_open) if *is_open => *is_open = false,

@@ -110,7 +110,8 @@ fn parse_rule(words: &mut Words<'_>) -> Parsed<Rule> {
 
 fn net(words: &mut Words<'_>, of: &str) -> Parsed<IpNet> {
     let word = words.value(of)?;
-    let net = word.parse().ok().or_else(|| Some(IpNet::from(word.parse::<std::net::IpAddr>().ok()?)));
+    let net =
+        word.parse().ok().or_else(|| Some(IpNet::from(word.parse::<std::net::IpAddr>().ok()?)));
     net.ok_or_else(|| format!("{of} {word}").into())
 }
 
@@ -243,9 +244,7 @@ fn parse_target(words: &mut Words<'_>) -> Parsed<Target> {
             let (value, mask) = masked(words.value("--set-xmark")?)?;
             Target::SetMark { value, mask }
         }
-        chain => Target::Jump(
-            ChainName::new(chain).ok_or_else(|| format!("the target {chain}"))?,
-        ),
+        chain => Target::Jump(ChainName::new(chain).ok_or_else(|| format!("the target {chain}"))?),
     })
 }
 

@@ -163,14 +163,9 @@ fn find_program(name: &str) -> Result<PathBuf, ProgramError> {
 }
 
 fn ask_flavor(restore: &Path) -> Result<Flavor, ProgramError> {
-    let run = Run {
-        program: restore,
-        arguments: &["--version"],
-        input: "",
-        time_max: VERSION_TIME_MAX,
-    };
-    let broken =
-        |why: String| ProgramError::Broken { program: restore.display().to_string(), why };
+    let run =
+        Run { program: restore, arguments: &["--version"], input: "", time_max: VERSION_TIME_MAX };
+    let broken = |why: String| ProgramError::Broken { program: restore.display().to_string(), why };
     let output = run.run().map_err(|error| broken(error.to_string()))?;
     if !output.status.success() {
         return Err(broken(format!("{} ({})", output.stderr.trim(), output.status)));
@@ -225,11 +220,8 @@ impl Run<'_> {
             };
             // Small enough to be written before anybody reads; else whoever writes must not be the
             // one who has to read the complaints.
-            let writer = if self.input.len() > PIPE_BYTES {
-                Err(scope.spawn(feed))
-            } else {
-                Ok(feed())
-            };
+            let writer =
+                if self.input.len() > PIPE_BYTES { Err(scope.spawn(feed)) } else { Ok(feed()) };
             let errors = scope.spawn(move || read_all(stderr));
             let stdout = read_all(stdout)?;
             let stderr = join(errors)??;
@@ -264,7 +256,8 @@ impl Run<'_> {
             .filter(|line| !line.is_empty() && !line.starts_with("Try `"))
             .take(COMPLAINT_LINES_MAX)
             .collect();
-        let mut text = format!("{} ended with {}: {}", self.action(), output.status, lines.join("; "));
+        let mut text =
+            format!("{} ended with {}: {}", self.action(), output.status, lines.join("; "));
         if let Some(line) = failed_line(stderr).and_then(|at| self.input.lines().nth(at - 1)) {
             text = format!("{text}; the line is: {line}");
         }
@@ -385,7 +378,8 @@ mod tests {
 
     #[test]
     fn the_line_that_failed_is_shown() {
-        for text in ["iptables-restore: line 2 failed", "Error occurred at line: 2", "\nline 2: RULE"]
+        for text in
+            ["iptables-restore: line 2 failed", "Error occurred at line: 2", "\nline 2: RULE"]
         {
             assert_eq!(failed_line(text), Some(2), "{text}");
         }

@@ -222,10 +222,8 @@ impl Restore {
     /// The text; nothing if nothing changes.
     pub(super) fn text(&self) -> String {
         let nat: Vec<&Section> = self.nat().collect();
-        let bytes: usize = self
-            .sections()
-            .map(|it| it.declared.len() + it.edits.len() + it.removed.len())
-            .sum();
+        let bytes: usize =
+            self.sections().map(|it| it.declared.len() + it.edits.len() + it.removed.len()).sum();
         let mut text = String::with_capacity(bytes + 256);
         let nat_changes = nat.iter().any(|section| !section.is_empty());
         if nat_changes {

@@ -54,7 +54,11 @@ fn chains(context: &Context) -> Vec<(Table, ChainName, Vec<Rule>)> {
     let mark = context.mark;
     let marked = |invert| Match::Mark { value: mark, mask: mark, invert };
     let mut chains = vec![
-        (Table::Nat, names::MARK_MASQ, vec![Rule::new(Target::SetMark { value: mark, mask: mark })]),
+        (
+            Table::Nat,
+            names::MARK_MASQ,
+            vec![Rule::new(Target::SetMark { value: mark, mask: mark })],
+        ),
         (
             Table::Nat,
             names::MASQUERADE,
@@ -102,8 +106,7 @@ fn forwarding(context: &Context, marked: Match) -> Vec<Rule> {
 }
 
 fn jumps(context: &Context) -> Vec<(Table, ChainName, Rule)> {
-    let portals =
-        |chain| Rule::jump(chain).state(States::NEW).comment("telaio service portals");
+    let portals = |chain| Rule::jump(chain).state(States::NEW).comment("telaio service portals");
     let external = || {
         Rule::jump(names::EXTERNAL_SERVICES)
             .state(States::NEW)

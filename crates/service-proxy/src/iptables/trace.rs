@@ -190,7 +190,10 @@ impl Walker<'_> {
         for hook in hooks {
             let before = way.clone();
             // Nothing in the filter table is left to chance, so there is one way out.
-            way = self.hook(Table::Filter, *hook, BTreeSet::from([way])).pop_first().unwrap_or(before);
+            way = self
+                .hook(Table::Filter, *hook, BTreeSet::from([way]))
+                .pop_first()
+                .unwrap_or(before);
             if matches!(way.end, Some(End::Rejected | End::Dropped)) {
                 break;
             }

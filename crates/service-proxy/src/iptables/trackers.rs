@@ -5,6 +5,7 @@
 //! counts when there is a service.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use telaio_model::{
@@ -98,50 +99,78 @@ pub fn take_changes(
     changed.into_iter().map(|key| (key.clone(), now(&key))).collect()
 }
 
-/// What the cluster says about the node.
+/// What the cluster says about the node: its Node object, and the networks of cluster addresses.
 #[derive(Debug)]
 pub struct NodeTracker {
-    node: ObjectKey,
-    facts: NodeFacts,
-    service_cidrs: BTreeMap<ObjectKey, Vec<ipnet::IpNet>>,
+    name: Arc<str>,
+    /// Addresses that the operator names; they come first.
+    addresses: Vec<IpAddr>,
+    objects: BTreeMap<ObjectRef, Object>,
 }
 
 impl NodeTracker {
     /// For the node of this name.
-    pub fn new(node: &Arc<str>) -> Self {
-        Self {
-            node: ObjectKey::cluster(Arc::clone(node)),
-            facts: NodeFacts::default(),
-            service_cidrs: BTreeMap::new(),
-        }
+    pub fn new(name: Arc<str>, addresses: Vec<IpAddr>) -> Self {
+        Self { name, addresses, objects: BTreeMap::new() }
+    }
+
+    /// The node's name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
     }
 
     /// An object of the cluster is now this; other nodes and other kinds do not matter.
     pub fn update(&mut self, object: &Object) {
-        match object {
-            Object::Node(node) if node.meta.key == self.node => self.facts = NodeFacts::of(node),
-            Object::ServiceCidr(cidr) => {
-                self.service_cidrs.insert(cidr.meta.key.clone(), cidr.cidrs.clone());
-            }
-            _ => {}
+        let matters = match object {
+            Object::Node(node) => node.meta.key.name == self.name,
+            Object::ServiceCidr(_) => true,
+            _ => false,
+        };
+        if matters {
+            self.objects.insert(object.object_ref(), object.clone());
         }
     }
 
-    /// An object of the cluster is no more. What was said about the node stands: it runs, after all.
+    /// An object of the cluster is no more.
     pub fn delete(&mut self, object: &ObjectRef) {
-        if object.kind == telaio_model::Kind::ServiceCidr {
-            self.service_cidrs.remove(&object.key);
-        }
+        self.objects.remove(object);
     }
 
-    /// Networks of cluster addresses will be told anew.
+    /// Everything will be told anew.
     pub fn clear(&mut self) {
-        self.service_cidrs.clear();
+        self.objects.clear();
     }
 
     /// All that was said.
     pub fn facts(&self) -> NodeFacts {
-        let service_cidrs = self.service_cidrs.values().flatten().copied().collect();
-        NodeFacts { service_cidrs, ..self.facts.clone() }
+        NodeFacts::from_objects(&self.name, &self.addresses, self.objects.values())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::Fixture;
+
+    #[test]
+    fn an_endpoint_counts_when_its_service_comes_and_only_changes_are_told() {
+        let entry = Fixture::new("web").cluster_ip([10, 96, 0, 1]).remote([10, 244, 2, 1]).build();
+        let (mut services, mut endpoints) = Default::default();
+        let (services, endpoints): (&mut ServiceChangeTracker, &mut EndpointChangeTracker) =
+            (&mut services, &mut endpoints);
+        endpoints.update(&entry.endpoints[0]);
+        let key = entry.service.key.clone();
+        assert_eq!(take_changes(services, endpoints), Changes::from([(key.clone(), None)]));
+        services.update(&entry.service);
+        let changes = take_changes(services, endpoints);
+        assert_eq!(changes, Changes::from([(key.clone(), Some(entry.clone()))]));
+        services.update(&entry.service);
+        endpoints.update(&entry.endpoints[0]);
+        assert_eq!(take_changes(services, endpoints), Changes::new());
+        endpoints.delete(&entry.endpoints[0].key);
+        let gone = ServiceEndpoints { endpoints: Vec::new(), ..entry.clone() };
+        assert_eq!(take_changes(services, endpoints), Changes::from([(key.clone(), Some(gone))]));
+        services.delete(&key);
+        assert_eq!(take_changes(services, endpoints), Changes::from([(key, None)]));
     }
 }

@@ -77,12 +77,12 @@ struct Contents(Vec<xtables::Family>);
 
 impl Probe for Contents {
     fn read(&mut self) -> Option<u64> {
-        self.0.iter().flat_map(|family| Table::ALL.map(|table| (*family, table))).try_fold(
-            0,
-            |all, (family, table)| {
+        self.0
+            .iter()
+            .flat_map(|family| Table::ALL.map(|table| (*family, table)))
+            .try_fold(0, |all, (family, table)| {
                 Some(mix(all, table_fingerprint(family, table.as_str()).ok()?))
-            },
-        )
+            })
     }
 }
 
@@ -231,13 +231,14 @@ impl Watch {
     ) -> io::Result<Watcher> {
         let watch = Arc::clone(self);
         let mut thorough = thorough.map(Thorough::new);
-        let thread = std::thread::Builder::new().name("telaio-drift".to_owned()).spawn(move || {
-            while watch.wait() {
-                if watch.should_compare(thorough.as_mut()) {
-                    handle.drift_suspected();
+        let thread =
+            std::thread::Builder::new().name("telaio-drift".to_owned()).spawn(move || {
+                while watch.wait() {
+                    if watch.should_compare(thorough.as_mut()) {
+                        handle.drift_suspected();
+                    }
                 }
-            }
-        })?;
+            })?;
         Ok(Watcher { watch: Arc::clone(self), thread: Some(thread) })
     }
 

@@ -216,7 +216,6 @@ impl NftablesSyncer {
     }
 
     fn succeeded(&mut self, kind: SyncKind) {
-        self.desired.forget_compiled();
         self.everything = false;
         self.unapplied_shared = false;
         let changed = std::mem::take(&mut self.unapplied);
@@ -306,12 +305,11 @@ impl Watch {
 fn watch_all(mut watcher: Watcher, ending: &AtomicBool, suspect: impl Fn()) {
     while !ending.load(Ordering::Relaxed) {
         match watcher.next(WATCH_PAUSE) {
-            Ok(None) => {}
             Ok(Some(notice)) if concerns_us(&notice) => {
                 tracing::debug!(process = notice.process, "somebody changed our table");
                 suspect();
             }
-            Ok(Some(_)) => {}
+            Ok(_) => {}
             Err(error) => {
                 tracing::warn!(%error, "no longer watching nftables; changes by others are found later");
                 return;

@@ -3,6 +3,7 @@
 //! Pure. A service compiles alone, to [`Item`]s that it claims by [`Key`]; the chains that services
 //! share are compiled once for all from the [`Way`]s that anybody uses.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ const PRIORITY_DSTNAT: i32 = -100;
 const PRIORITY_SRCNAT: i32 = 100;
 
 /// An address and port where a service answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FrontendKey {
     /// The family.
     pub family: IpFamily,
@@ -43,6 +44,28 @@ pub struct FrontendKey {
     pub protocol: Protocol,
     /// The port.
     pub port: u16,
+}
+
+/// By hand, because it is compared millions of times.
+impl Ord for FrontendKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let rest = |key: &Self| (u32::from(key.port) << 2) | key.protocol as u32;
+        let place = |key: &Self| (key.family, key.address.map(address_bits));
+        place(self).cmp(&place(other)).then_with(|| rest(self).cmp(&rest(other)))
+    }
+}
+
+impl PartialOrd for FrontendKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+fn address_bits(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => u128::from(ip.to_bits()),
+        IpAddr::V6(ip) => ip.to_bits(),
+    }
 }
 
 impl FrontendKey {
@@ -75,9 +98,9 @@ impl Key {
     /// Its family.
     pub fn family(&self) -> IpFamily {
         match self {
-            Self::Chain(family, _)
-            | Self::Way(family, _)
-            | Self::LocalhostNodePort(family, _) => *family,
+            Self::Chain(family, _) | Self::Way(family, _) | Self::LocalhostNodePort(family, _) => {
+                *family
+            }
             Self::ClusterIp(ip) | Self::Hairpin(ip) => IpFamily::of(*ip),
             Self::Firewall(frontend) | Self::Frontend(frontend) => frontend.family,
         }
@@ -432,11 +455,8 @@ impl PortCompiler<'_> {
         let mut allowed = ranges.clone();
         // Some load balancers lay their address on the node. Then the node's own traffic to it comes
         // back with that address as its source; whoever allows the node means that, too.
-        let allows_node = self
-            .node
-            .addresses
-            .iter()
-            .any(|ip| ranges.iter().any(|range| range.contains(ip)));
+        let allows_node =
+            self.node.addresses.iter().any(|ip| ranges.iter().any(|range| range.contains(ip)));
         if allows_node {
             allowed.push(IpNet::from(address));
         }
@@ -505,16 +525,13 @@ impl PortCompiler<'_> {
             _ => slots::by_weight(endpoints),
         };
         let numbered = (slots.offset()..).zip(&filled);
-        item.slots.extend(
-            numbered.map(|(slot, it)| (slot, SocketAddr::new(it.address, it.port))),
-        );
+        item.slots.extend(numbered.map(|(slot, it)| (slot, SocketAddr::new(it.address, it.port))));
         if let Choice::Sticky(_) = choice {
             let lasting = slots::lasting(endpoints, slots);
             let of: BTreeMap<(IpAddr, u16), u32> =
                 endpoints.iter().map(|it| (it.address, it.port)).zip(lasting).collect();
-            item.slots.extend(
-                of.iter().map(|((ip, port), slot)| (*slot, SocketAddr::new(*ip, *port))),
-            );
+            item.slots
+                .extend(of.iter().map(|((ip, port), slot)| (*slot, SocketAddr::new(*ip, *port))));
             let lasting = (slots.offset()..).zip(&filled);
             item.lasting.extend(
                 lasting.filter_map(|(slot, it)| Some((slot, *of.get(&(it.address, it.port))?))),

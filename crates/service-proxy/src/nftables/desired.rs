@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use telaio_model::{IpFamily, ObjectKey, ServiceEndpoints};
 use telaio_reconcile::target::compile_by_parts;
 use telaio_reconcile::{ApplyError, Change, Observed, PartialTarget, Target};
@@ -26,6 +27,8 @@ pub enum Part {
 struct Entry {
     service: ServiceEndpoints,
     ways: Box<[(IpFamily, Way)]>,
+    /// What was compiled to learn which ways it leads, until somebody takes it.
+    compiled: Mutex<Option<BTreeMap<Key, Item>>>,
 }
 
 /// The ways that are in use, and their numbers.
@@ -87,21 +90,12 @@ pub struct Desired {
     localhost: LocalhostPorts,
     services: BTreeMap<ObjectKey, Entry>,
     ways: Ways,
-    /// What was compiled to learn which ways a service leads, until the sync has taken it.
-    compiled: BTreeMap<ObjectKey, BTreeMap<Key, Item>>,
 }
 
 impl Desired {
     /// Without services.
     pub fn new(config: Arc<ProxyConfig>, node: NodeFacts, localhost: LocalhostPorts) -> Self {
-        Self {
-            config,
-            node,
-            localhost,
-            services: BTreeMap::new(),
-            ways: Ways::default(),
-            compiled: BTreeMap::new(),
-        }
+        Self { config, node, localhost, services: BTreeMap::new(), ways: Ways::default() }
     }
 
     /// What the cluster says about the node.
@@ -113,26 +107,35 @@ impl Desired {
     /// be compiled anew.
     pub fn set_node(&mut self, node: NodeFacts) -> bool {
         let is_news = self.node != node;
-        self.node = node;
+        if is_news {
+            self.node = node;
+            for entry in self.services.values() {
+                entry.compiled.lock().take();
+            }
+        }
         is_news
     }
 
     /// Takes a service as it is now, or `None` if it is gone. Tells whether what services share
     /// changed by it.
     pub fn set_service(&mut self, key: &ObjectKey, service: Option<ServiceEndpoints>) -> bool {
-        let before = self.services.remove(key).map(|entry| entry.ways).unwrap_or_default();
-        self.compiled.remove(key);
-        let mut changed = false;
-        if let Some(service) = service {
-            let CompiledService { items, ways } = self.compile_service(&service);
-            let ways: Box<[_]> = ways.into_iter().collect();
-            for way in &ways {
-                changed |= self.ways.add(way);
+        let (entry, mut changed) = match service {
+            None => (None, false),
+            Some(service) => {
+                let CompiledService { items, ways } = self.compile_service(&service);
+                let ways: Box<[_]> = ways.into_iter().collect();
+                let mut changed = false;
+                for way in &ways {
+                    changed |= self.ways.add(way);
+                }
+                (Some(Entry { service, ways, compiled: Mutex::new(Some(items)) }), changed)
             }
-            self.compiled.insert(key.clone(), items);
-            self.services.insert(key.clone(), Entry { service, ways });
-        }
-        for way in &before {
+        };
+        let before = match entry {
+            Some(entry) => self.services.insert(key.clone(), entry),
+            None => self.services.remove(key),
+        };
+        for way in before.iter().flat_map(|before| &before.ways) {
             changed |= self.ways.remove(way);
         }
         changed
@@ -141,11 +144,6 @@ impl Desired {
     fn compile_service(&self, service: &ServiceEndpoints) -> CompiledService {
         let number = |way: &(IpFamily, Way)| self.ways.number(way);
         compile::compile_service(service, &self.config, &self.node, &number)
-    }
-
-    /// What was compiled has been taken.
-    pub fn forget_compiled(&mut self) {
-        self.compiled.clear();
     }
 
     /// All of it, in order.
@@ -167,10 +165,12 @@ impl Desired {
                 self.localhost,
                 self.ways.numbered(),
             ),
-            Part::Service(key) => match (self.compiled.get(key), self.services.get(key)) {
-                (Some(items), _) => items.clone(),
-                (None, Some(entry)) => self.compile_service(&entry.service).items,
-                (None, None) => BTreeMap::new(),
+            Part::Service(key) => match self.services.get(key) {
+                Some(entry) => {
+                    let compiled = entry.compiled.lock().take();
+                    compiled.unwrap_or_else(|| self.compile_service(&entry.service).items)
+                }
+                None => BTreeMap::new(),
             },
         }
     }

@@ -137,12 +137,13 @@ impl Map {
         use DataType::{Mark, Port, Protocol};
         let address = address_type(family);
         match self {
-            Self::Services | Self::Firewall => vec![address, Protocol, Port],
+            Self::Services | Self::Firewall | Self::NodePortAffinity => {
+                vec![address, Protocol, Port]
+            }
             Self::Endpoints | Self::Lasting => vec![address, Protocol, Port, Mark],
             Self::NodePorts => vec![Protocol, Port],
             Self::NodePortEndpoints | Self::NodePortLasting => vec![Protocol, Port, Mark],
             Self::Affinity => vec![address, address, Protocol, Port],
-            Self::NodePortAffinity => vec![address, Protocol, Port],
             Self::Ways => vec![Mark],
             Self::ClusterIps => vec![address],
             Self::Hairpin => vec![address, address],

@@ -43,7 +43,11 @@ pub fn probe(families: &[IpFamily]) -> Result<(), ProbeError> {
 }
 
 fn refusal(family: IpFamily, error: NetlinkError) -> ProbeError {
-    if error.is_permission() { ProbeError::Permission } else { ProbeError::Missing { family, error } }
+    if error.is_permission() {
+        ProbeError::Permission
+    } else {
+        ProbeError::Missing { family, error }
+    }
 }
 
 /// Makes every kind of map, chain and rule, and deletes them in the same transaction.

@@ -159,18 +159,12 @@ impl Words {
     /// Loads what a service is found by; tells how nft writes it, and the register after it.
     fn service_key(self, place: Place, at: u8) -> (String, Vec<Expression>, u8) {
         let protocol = |to| Expression::Meta { to: Reg(to), key: MetaKey::Protocol };
-        let port = |to| Expression::Payload {
-            to: Reg(to),
-            base: Payload::Transport,
-            offset: 2,
-            len: 2,
-        };
+        let port =
+            |to| Expression::Payload { to: Reg(to), base: Payload::Transport, offset: 2, len: 2 };
         match place {
-            Place::NodePort => (
-                "meta l4proto . th dport".to_owned(),
-                vec![protocol(at), port(at + 1)],
-                at + 2,
-            ),
+            Place::NodePort => {
+                ("meta l4proto . th dport".to_owned(), vec![protocol(at), port(at + 1)], at + 2)
+            }
             Place::Address => {
                 let after = at + self.address_regs();
                 (
@@ -406,11 +400,7 @@ impl Words {
                     mask: bit.to_ne_bytes().to_vec(),
                     xor: vec![0; 4],
                 },
-                Expression::Compare {
-                    from: Reg(0),
-                    op: CompareOp::NotEqual,
-                    value: vec![0; 4],
-                },
+                Expression::Compare { from: Reg(0), op: CompareOp::NotEqual, value: vec![0; 4] },
                 Expression::Meta { to: Reg(0), key: MetaKey::Mark },
                 Expression::Bitwise {
                     from: Reg(0),
@@ -421,10 +411,10 @@ impl Words {
                 Expression::SetMark { from: Reg(0) },
             ],
         )
-        .then(self.masquerade())
+        .then(Self::masquerade())
     }
 
-    fn masquerade(self) -> Rule {
+    fn masquerade() -> Rule {
         Rule::new("masquerade fully-random", vec![Expression::Masquerade])
     }
 
@@ -442,11 +432,7 @@ impl Words {
                     mask: STATUS_DNAT.to_ne_bytes().to_vec(),
                     xor: vec![0; 4],
                 },
-                Expression::Compare {
-                    from: Reg(0),
-                    op: CompareOp::NotEqual,
-                    value: vec![0; 4],
-                },
+                Expression::Compare { from: Reg(0), op: CompareOp::NotEqual, value: vec![0; 4] },
                 self.source(0),
                 self.destination(self.address_regs()),
                 Expression::InSet {
@@ -456,7 +442,7 @@ impl Words {
                 },
             ],
         )
-        .then(self.masquerade())
+        .then(Self::masquerade())
     }
 
     /// Goes on only for cluster addresses.
@@ -546,15 +532,10 @@ impl Words {
     pub fn redirect_localhost(self, net: &IpNet, port: u16) -> Rule {
         let set = Map::LocalhostNodePorts.name();
         self.to_net(net)
-            .then(self.is_tcp(
+            .then(Self::is_tcp(
                 &format!("tcp dport @{set}"),
                 vec![
-                    Expression::Payload {
-                        to: Reg(0),
-                        base: Payload::Transport,
-                        offset: 2,
-                        len: 2,
-                    },
+                    Expression::Payload { to: Reg(0), base: Payload::Transport, offset: 2, len: 2 },
                     Expression::InSet { set: set.to_owned(), key: Reg(0), inverted: false },
                 ],
             ))
@@ -567,7 +548,7 @@ impl Words {
             ))
     }
 
-    fn is_tcp(self, text: &str, then: Vec<Expression>) -> Rule {
+    fn is_tcp(text: &str, then: Vec<Expression>) -> Rule {
         const TCP: u8 = 6;
         let is_tcp = vec![
             Expression::Meta { to: Reg(0), key: MetaKey::Protocol },
@@ -579,7 +560,7 @@ impl Words {
     /// Refuses TCP by a reset.
     pub fn reset_tcp(self) -> Rule {
         let reset = vec![Expression::Reject(RejectKind::TcpReset)];
-        self.is_tcp("meta l4proto tcp reject with tcp reset", reset)
+        Self::is_tcp("meta l4proto tcp reject with tcp reset", reset)
     }
 
     /// Refuses by an ICMP message.

@@ -64,14 +64,13 @@ pub(super) fn by_rendezvous(endpoints: &[Destination]) -> Vec<&Destination> {
         .next_power_of_two();
     let ids: Vec<u64> = endpoints.iter().map(|it| identity(it.address, it.port)).collect();
     let lot = |slot: usize, i: usize| {
-        let draw = mix(ids[i] ^ mix(slot as u64));
+        let draw = (mix(ids[i] ^ mix(slot as u64)) >> 32) as u32;
         // The greatest of `weight` independent draws, without drawing them.
-        let unit = ((draw >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        let unit = (f64::from(draw) + 0.5) / f64::from(u32::MAX);
         -f64::from(endpoints[i].weight.max(1)) / unit.ln()
     };
-    let winner = |slot: usize| {
-        (0..endpoints.len()).max_by(|a, b| lot(slot, *a).total_cmp(&lot(slot, *b)))
-    };
+    let winner =
+        |slot: usize| (0..endpoints.len()).max_by(|a, b| lot(slot, *a).total_cmp(&lot(slot, *b)));
     (0..count).filter_map(winner).filter_map(|i| endpoints.get(i)).collect()
 }
 
@@ -134,10 +133,8 @@ mod tests {
     #[test]
     fn weights_are_exact_and_interleaved() {
         let endpoints = [endpoint(1, 30), endpoint(2, 10), endpoint(3, 10)];
-        let slots: Vec<u8> = by_weight(&endpoints)
-            .iter()
-            .map(|it| address_bytes(it.address)[3])
-            .collect();
+        let slots: Vec<u8> =
+            by_weight(&endpoints).iter().map(|it| address_bytes(it.address)[3]).collect();
         assert_eq!(slots, [1, 2, 1, 3, 1]);
     }
 

@@ -33,7 +33,7 @@ struct Table {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Fill {
-    count: usize,
+    count: i64,
     size: u32,
 }
 
@@ -245,9 +245,7 @@ impl Kernel {
         let added = count_added(changes);
         added.into_iter().any(|((family, map), added)| {
             let fill = self.tables.get(&family).and_then(|table| table.fill.get(&map));
-            fill.is_none_or(|fill| {
-                fill.size > 0 && fill.count as i64 + added > i64::from(fill.size)
-            })
+            fill.is_none_or(|fill| fill.size > 0 && fill.count + added > i64::from(fill.size))
         })
     }
 
@@ -255,7 +253,7 @@ impl Kernel {
         for ((family, map), added) in counted {
             let fill = self.tables.get_mut(family).and_then(|table| table.fill.get_mut(map));
             if let Some(fill) = fill {
-                fill.count = usize::try_from(fill.count as i64 + added).unwrap_or(0);
+                fill.count += added;
             }
         }
     }
@@ -269,12 +267,15 @@ impl Kernel {
                     continue;
                 }
                 let kept = self.kept.entry((*family, map)).or_default();
-                self.nft.elements(nft_family(*family), TABLE, map.name(), |element| {
-                    match element {
+                self.nft.elements(
+                    nft_family(*family),
+                    TABLE,
+                    map.name(),
+                    |element| match element {
                         None => kept.clear(),
                         Some(element) => kept.extend(kept_element(element)),
-                    }
-                })?;
+                    },
+                )?;
             }
         }
         Ok(())
@@ -321,7 +322,8 @@ fn count_added(changes: &Changes) -> BTreeMap<(IpFamily, Map), i64> {
             let Some(item) = item else { continue };
             match (change.key(), item) {
                 (Key::Frontend(key), Item::Frontend(item)) => {
-                    let (maps, size) = (FrontendMaps::of(key), |len: usize| len as i64 * sign);
+                    let maps = FrontendMaps::of(key);
+                    let size = |len: usize| i64::try_from(len).unwrap_or(i64::MAX / 2) * sign;
                     count(maps.services, if item.way.is_some() { sign } else { 0 });
                     count(maps.endpoints, size(item.slots.len()));
                     count(maps.lasting, size(item.lasting.len()));
@@ -359,11 +361,7 @@ struct FrontendMaps {
 impl FrontendMaps {
     fn of(key: &FrontendKey) -> Self {
         let place = key.place();
-        Self {
-            services: place.services(),
-            endpoints: place.endpoints(),
-            lasting: place.lasting(),
-        }
+        Self { services: place.services(), endpoints: place.endpoints(), lasting: place.lasting() }
     }
 }
 
@@ -478,10 +476,8 @@ impl TransactionWriter {
     }
 
     fn elements(&mut self, change: &Change<Key, Item>, add: bool) {
-        let (mine, other) = match add {
-            true => (change.new_item(), change.old()),
-            false => (change.old(), change.new_item()),
-        };
+        let (old, new) = (change.old(), change.new_item());
+        let (mine, other) = if add { (new, old) } else { (old, new) };
         let Some(mine) = mine else { return };
         match (change.key(), mine) {
             (Key::Frontend(key), Item::Frontend(item)) => {
@@ -610,9 +606,7 @@ impl ReadEntry {
         Some(match map {
             Map::ClusterIps => Self::Present(Key::ClusterIp(key.address()?)),
             Map::Hairpin => Self::Present(Key::Hairpin(key.address()?)),
-            Map::LocalhostNodePorts => {
-                Self::Present(Key::LocalhostNodePort(family, key.be16()?))
-            }
+            Map::LocalhostNodePorts => Self::Present(Key::LocalhostNodePort(family, key.be16()?)),
             Map::Firewall => {
                 let chain = match element.verdict() {
                     Some(Verdict::Jump(chain)) => chain,
@@ -683,11 +677,8 @@ fn kept_element(element: &ReadElement<'_>) -> Option<KeptElement> {
 pub(super) fn apply_error(error: NetlinkError) -> ApplyError {
     match error {
         NetlinkError::Refused { doing, error, message, .. } => {
-            let action = if message.is_empty() {
-                doing.to_owned()
-            } else {
-                format!("{doing} ({message})")
-            };
+            let action =
+                if message.is_empty() { doing.to_owned() } else { format!("{doing} ({message})") };
             ApplyError::from_io(action, error)
         }
         NetlinkError::Socket { doing, error } => ApplyError::from_io(doing, error),

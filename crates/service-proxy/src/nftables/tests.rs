@@ -106,9 +106,8 @@ fn without_a_way_to_tell_pods_nobody_is_masqueraded_at_a_cluster_address() {
 #[test]
 fn pods_are_told_by_their_interface_where_that_is_asked_for() {
     let by = |detect_local| Table::new(ProxyConfig { detect_local, ..config() }, &[two().build()]);
-    let ask = |table: &Table, iface| {
-        table.ask_packet(POD, "10.96.0.1:80", Protocol::Tcp, Some(iface))
-    };
+    let ask =
+        |table: &Table, iface| table.ask_packet(POD, "10.96.0.1:80", Protocol::Tcp, Some(iface));
     let bridge = by(DetectLocal::BridgeInterface("cni0".into()));
     assert_eq!(ask(&bridge, "cni0"), BOTH);
     assert_eq!(ask(&bridge, "cni01"), BOTH_MASQUERADED);
@@ -119,7 +118,8 @@ fn pods_are_told_by_their_interface_where_that_is_asked_for() {
 
 #[test]
 fn an_endpoint_that_reaches_itself_is_masqueraded() {
-    let table = Table::of(&[Fixture::new("one").cluster_ip([10, 96, 0, 1]).local([10, 244, 0, 1]).build()]);
+    let table =
+        Table::of(&[Fixture::new("one").cluster_ip([10, 96, 0, 1]).local([10, 244, 0, 1]).build()]);
     assert_eq!(table.ask("10.244.0.1", "10.96.0.1:80"), "10.244.0.1:8080 masqueraded");
 }
 

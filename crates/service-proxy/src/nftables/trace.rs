@@ -292,7 +292,11 @@ impl<'a> Run<'a> {
             }
             Expression::Bitwise { from, to, mask, xor } => {
                 let value = self.get(*from, mask.len()).to_vec();
-                let bits = value.iter().zip(mask).zip(xor).map(|((value, mask), xor)| (value & mask) ^ xor);
+                let bits = value
+                    .iter()
+                    .zip(mask)
+                    .zip(xor)
+                    .map(|((value, mask), xor)| (value & mask) ^ xor);
                 let result: Vec<u8> = bits.collect();
                 self.put(*to, &result);
             }

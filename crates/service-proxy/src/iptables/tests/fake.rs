@@ -47,7 +47,8 @@ impl FakeKernel {
     /// What `iptables-save` would print, with the rules of shared chains in order.
     pub(super) fn sorted(&self) -> String {
         let mut state = self.state.lock();
-        let shared = super::super::compile::SharedChain::ALL.map(|it| it.place());
+        let shared =
+            super::super::compile::SharedChain::ALL.map(super::super::compile::SharedChain::place);
         let saved = state.tables.clone();
         for (table, chain) in shared {
             let chains = state.tables.entry(table).or_default();
@@ -68,13 +69,13 @@ impl FakeKernel {
 fn print(tables: &BTreeMap<Table, Chains>) -> String {
     let mut text = String::new();
     for (table, chains) in tables {
-        text.push_str(&format!("*{}\n", table.as_str()));
+        text.extend(["*", table.as_str(), "\n"]);
         for name in chains.keys() {
-            text.push_str(&format!(":{name} - [0:0]\n"));
+            text.extend([":", name, " - [0:0]\n"]);
         }
         for (name, rules) in chains {
             for rule in rules {
-                text.push_str(&format!("-A {name} {rule}\n"));
+                text.extend(["-A ", name, " ", rule, "\n"]);
             }
         }
         text.push_str("COMMIT\n");

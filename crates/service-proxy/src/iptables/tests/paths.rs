@@ -96,7 +96,10 @@ impl Node {
 }
 
 fn both() -> Fixture {
-    Fixture::new("web").cluster_ip(ip("10.96.0.1")).local(ip(LOCAL_ENDPOINT)).remote(ip(REMOTE_ENDPOINT))
+    Fixture::new("web")
+        .cluster_ip(ip("10.96.0.1"))
+        .local(ip(LOCAL_ENDPOINT))
+        .remote(ip(REMOTE_ENDPOINT))
 }
 
 fn everywhere() -> Fixture {
@@ -133,7 +136,11 @@ fn an_endpoint_that_calls_itself_is_masqueraded() {
 #[test]
 fn masquerade_all_and_none_are_what_they_say() {
     let all = ProxyConfig { masquerade_all: true, ..config() };
-    Node::with(&[both().build()], &all).meets(POD, "10.96.0.1:80", "dnat 10.244.1.2 10.244.2.2 masq");
+    Node::with(&[both().build()], &all).meets(
+        POD,
+        "10.96.0.1:80",
+        "dnat 10.244.1.2 10.244.2.2 masq",
+    );
     let nowhere = ProxyConfig { detect_local: DetectLocal::Nowhere, ..config() };
     let node = Node::with(&[both().build()], &nowhere);
     node.meets(OUTSIDE, "10.96.0.1:80", "dnat 10.244.1.2 10.244.2.2");

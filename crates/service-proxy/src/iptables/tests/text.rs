@@ -36,8 +36,7 @@ fn two_services_are_rendered_as_reviewed() {
         .local(ip("10.244.1.2"))
         .remote(ip("10.244.2.2"));
     let nobody = Fixture::new("nobody").cluster_ip(ip("10.96.0.2")).node_port(30081);
-    let text =
-        render(&services(&[web, nobody]), &NodeFacts::default(), &config(), IpFamily::V4);
+    let text = render(&services(&[web, nobody]), &NodeFacts::default(), &config(), IpFamily::V4);
     insta::assert_snapshot!(text);
 }
 
@@ -84,10 +83,8 @@ prop_compose! {
 
 fn net(family: IpFamily) -> impl Strategy<Value = Is<IpNet>> {
     let bits = if family == IpFamily::V4 { 1_u8..=32 } else { 1..=128 };
-    (address(family), bits, any::<bool>()).prop_map(|(ip, bits, invert)| Is {
-        value: IpNet::new(ip, bits).unwrap().trunc(),
-        invert,
-    })
+    (address(family), bits, any::<bool>())
+        .prop_map(|(ip, bits, invert)| Is { value: IpNet::new(ip, bits).unwrap().trunc(), invert })
 }
 
 fn some_match(family: IpFamily) -> impl Strategy<Value = Match> {
@@ -101,8 +98,11 @@ fn some_match(family: IpFamily) -> impl Strategy<Value = Match> {
             let value = States::KNOWN.or(States::DNAT);
             Match::State(Is { value, invert })
         }),
-        (any::<u32>(), any::<u32>(), any::<bool>())
-            .prop_map(|(value, mask, invert)| Match::Mark { value, mask, invert }),
+        (any::<u32>(), any::<u32>(), any::<bool>()).prop_map(|(value, mask, invert)| Match::Mark {
+            value,
+            mask,
+            invert
+        }),
         (0..=1_u32 << 31).prop_map(Match::Random),
         (1_u32..999, 0_u32..9).prop_map(|(every, packet)| Match::Nth { every, packet }),
         any::<u32>().prop_map(move |seconds| Match::RecentCheck { list, seconds, family }),
