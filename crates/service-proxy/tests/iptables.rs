@@ -246,8 +246,8 @@ fn sorted(rules: &Ruleset) -> Vec<String> {
         .chains()
         .map(|(table, name, rules)| {
             let mut rules: Vec<String> = rules.iter().map(|rule| format!("{rule:?}")).collect();
-            let is_shared =
-                !["SVC", "SVL", "EXT", "SEP", "FW"].iter().any(|it| name.as_str().contains(it));
+            let own = ["SVC-", "SVL-", "EXT-", "SEP-", "FW-"].map(|it| format!("TELAIO-{it}"));
+            let is_shared = !own.iter().any(|it| name.as_str().starts_with(it));
             if is_shared {
                 rules.sort();
             }

@@ -105,7 +105,8 @@ fn expression(attributes: Attributes<'_>) -> Option<Expression> {
         "masq" => Some(Expression::Masquerade),
         "reject" => match (at.be32(1)?, at.u8(2)) {
             (1, _) => Some(Expression::Reject(RejectKind::TcpReset)),
-            (2, Some(1)) => Some(Expression::Reject(RejectKind::PortUnreachable)),
+            (0, Some(3)) => Some(Expression::Reject(RejectKind::PortUnreachableV4)),
+            (0, Some(4)) => Some(Expression::Reject(RejectKind::PortUnreachableV6)),
             _ => None,
         },
         _ => None,

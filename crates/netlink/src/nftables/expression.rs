@@ -129,8 +129,10 @@ pub enum DynsetOp {
 /// How a packet is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RejectKind {
-    /// By an ICMP "port unreachable" of the packet's family.
-    PortUnreachable,
+    /// By an ICMP "port unreachable".
+    PortUnreachableV4,
+    /// By an ICMPv6 "port unreachable".
+    PortUnreachableV6,
     /// By a TCP reset.
     TcpReset,
 }
@@ -434,7 +436,9 @@ impl Expression {
             Self::Masquerade => writer.put_be32(1, NAT_FLAG_RANDOM_FULLY),
             Self::Reject(kind) => {
                 let (number, code) = match kind {
-                    RejectKind::PortUnreachable => (2, 1),
+                    // Only tables of both families have a kind for both.
+                    RejectKind::PortUnreachableV4 => (0, 3),
+                    RejectKind::PortUnreachableV6 => (0, 4),
                     RejectKind::TcpReset => (1, 0),
                 };
                 writer.put_be32(1, number);

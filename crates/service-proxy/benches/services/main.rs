@@ -18,13 +18,19 @@
 )]
 
 #[cfg(target_os = "linux")]
+mod agent;
+#[cfg(target_os = "linux")]
 mod changes;
 #[cfg(target_os = "linux")]
 mod cluster;
 #[cfg(target_os = "linux")]
 mod cold;
 #[cfg(target_os = "linux")]
+mod connect;
+#[cfg(target_os = "linux")]
 mod floor;
+#[cfg(target_os = "linux")]
+mod iptables;
 #[cfg(target_os = "linux")]
 mod kernel;
 #[cfg(target_os = "linux")]

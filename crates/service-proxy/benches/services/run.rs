@@ -3,15 +3,20 @@
 use anyhow::{Result, bail};
 
 use crate::cluster::Size;
-use crate::{changes, cold};
+use crate::{agent, changes, cold, connect, iptables};
 
 /// What the figures in docs/benchmarks.md stand for.
 const SIZES: [Size; 4] =
     [Size::new(1_000, 2), Size::new(10_000, 2), Size::new(30_000, 2), Size::new(5_000, 50)];
 
 /// The parts of the report, in their order.
-const SECTIONS: [(&str, fn(&[Size]) -> Result<String>); 2] =
-    [("cold", cold::tables), ("changes", changes::tables)];
+const SECTIONS: [(&str, fn(&[Size]) -> Result<String>); 5] = [
+    ("cold", cold::tables),
+    ("agent", agent::tables),
+    ("changes", changes::tables),
+    ("connect", connect::tables),
+    ("iptables", iptables::tables),
+];
 
 /// Tells whoever waits what is being done.
 pub(crate) fn progress(text: &str) {
@@ -32,6 +37,14 @@ fn play(role: &[&str]) -> Result<()> {
         ["cold", size] => cold::role(size.parse()?),
         ["floor", size] => cold::floor_role(size.parse()?),
         ["changes", size] => changes::role(size.parse()?),
+        ["agent", program, size] => agent::role(program, size.parse()?),
+        ["connect", pair] => connect::role(pair.parse()?),
+        ["iptables", flavor, size, changes] => {
+            iptables::ours(flavor, size.parse()?, changes.parse()?)
+        }
+        ["iptables-restore", flavor, size, changes] => {
+            iptables::restore(flavor, size.parse()?, changes.parse()?)
+        }
         other => bail!("there is no role {other:?}"),
     }
 }

@@ -565,7 +565,11 @@ impl Words {
 
     /// Refuses by an ICMP message.
     pub fn reject(self) -> Rule {
-        Rule::new("reject", vec![Expression::Reject(RejectKind::PortUnreachable)])
+        let kind = match self.family {
+            IpFamily::V4 => RejectKind::PortUnreachableV4,
+            IpFamily::V6 => RejectKind::PortUnreachableV6,
+        };
+        Rule::new("reject", vec![Expression::Reject(kind)])
     }
 
     /// Decides.

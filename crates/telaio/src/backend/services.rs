@@ -78,8 +78,15 @@ pub(crate) fn check_kube_proxy(takeover: bool) -> Result<(), CommandError> {
 }
 
 fn kube_proxy_present() -> Result<Option<String>, CommandError> {
-    let by_nftables = nftables::kube_proxy_present()
-        .map_err(|error| CommandError::failed(format!("cannot look for kube-proxy: {error}")))?;
+    let by_nftables = nftables::kube_proxy_present().map_err(|error| {
+        CommandError::failed(if error.is_permission() {
+            "programming services needs root, or CAP_NET_ADMIN in this network namespace; run telaio \
+             as root or give it that capability"
+                .to_owned()
+        } else {
+            format!("cannot look for kube-proxy: {error}")
+        })
+    })?;
     Ok(by_nftables.or_else(iptables::kube_proxy_present))
 }
 

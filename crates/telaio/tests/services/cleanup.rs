@@ -86,8 +86,9 @@ fn cleanup_leaves_no_trace_of_ours_and_all_that_is_others(backend: Backend) {
             assert_eq!(traces(&node, backend), Vec::<String>::new());
         }
         assert_eq!(others(&node), others_before);
+        let sysctls_after = sysctls(&cluster);
         for (name, before) in &sysctls_before {
-            assert_eq!(sysctls(&cluster).get(name), Some(before), "{name}");
+            assert_eq!(sysctls_after.get(name), Some(before), "{name}");
         }
     }
 }
