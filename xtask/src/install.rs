@@ -8,7 +8,15 @@ use anyhow::{Result, bail};
 use crate::exec::{cargo, is_installed, program};
 
 /// A program and the Debian package that has it.
-const DEBIAN: &[(&str, &str)] = &[("cc", "gcc")];
+const DEBIAN: &[(&str, &str)] = &[
+    ("cc", "gcc"),
+    // Namespaces for tests are wired with it.
+    ("ip", "iproute2"),
+    // What the tests read the kernel's rules and flows with, and the peers of the benchmarks.
+    ("nft", "nftables"),
+    ("iptables-nft-restore", "iptables"),
+    ("conntrack", "conntrack"),
+];
 
 /// A part of the tool chain: the cargo command that needs it, and its name for rustup.
 const COMPONENTS: &[(&str, &str)] = &[("fmt", "rustfmt"), ("clippy", "clippy")];

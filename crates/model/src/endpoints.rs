@@ -137,6 +137,25 @@ impl Endpoint {
     }
 }
 
+/// The annotation by which a controller says when the change happened that a slice shows.
+pub const ANNOTATION_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+
+/// When the change happened that a slice shows, in milliseconds, if its controller says so.
+///
+/// It is not part of what the slice is: slices that differ only in it are equal, or every touch of a
+/// controller would be a change.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TriggerTime(pub Option<i64>);
+
+impl PartialEq for TriggerTime {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for TriggerTime {}
+
 /// A slice of a service's endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -154,6 +173,9 @@ pub struct EndpointSlice {
     /// The ports of each of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<EndpointPort>,
+    /// When the change happened that it shows.
+    #[serde(skip)]
+    pub triggered: TriggerTime,
 }
 
 impl EndpointSlice {

@@ -8,12 +8,16 @@ use telaio_netlink::netns::Netns;
 use telaio_reconcile::SyncKind;
 use telaio_service_proxy::config::*;
 use telaio_service_proxy::fixture::Fixture;
+use telaio_service_proxy::iptables::compile::Context;
 use telaio_service_proxy::iptables::proxier::*;
 use telaio_service_proxy::iptables::*;
-use telaio_service_proxy::iptables::compile::Context;
 fn svc(n: u32, ep: u8) -> ServiceEndpoints {
     let b = n.to_be_bytes();
-    Fixture::new(&format!("s{n}")).cluster_ip([10, 96 + b[1], b[2], b[3]]).remote([10, 200, b[2], b[3]]).remote([11, ep, b[2], b[3]]).build()
+    Fixture::new(&format!("s{n}"))
+        .cluster_ip([10, 96 + b[1], b[2], b[3]])
+        .remote([10, 200, b[2], b[3]])
+        .remote([11, ep, b[2], b[3]])
+        .build()
 }
 fn restore(prog: &str, args: &[&str], text: &str) -> f64 {
     let t = Instant::now();
@@ -24,22 +28,32 @@ fn restore(prog: &str, args: &[&str], text: &str) -> f64 {
 }
 struct Rec(Programs, std::sync::Arc<std::sync::Mutex<(String, f64)>>);
 impl Kernel for Rec {
-    fn save(&mut self) -> Result<String, telaio_reconcile::ApplyError> { self.0.save() }
+    fn save(&mut self) -> Result<String, telaio_reconcile::ApplyError> {
+        self.0.save()
+    }
     fn restore(&mut self, t: &str) -> Result<(), telaio_reconcile::ApplyError> {
         let s = Instant::now();
         let r = self.0.restore(t);
         *self.1.lock().unwrap() = (t.to_owned(), s.elapsed().as_secs_f64() * 1e3);
         r
     }
-    fn limits(&self) -> restore::Limits { self.0.limits() }
+    fn limits(&self) -> restore::Limits {
+        self.0.limits()
+    }
 }
 fn main() {
     let n: u32 = std::env::args().nth(1).unwrap().parse().unwrap();
-    let config = ProxyConfig { detect_local: DetectLocal::ClusterCidr(vec!["10.200.0.0/16".parse().unwrap()]), ..Default::default() };
+    let config = ProxyConfig {
+        detect_local: DetectLocal::ClusterCidr(vec!["10.200.0.0/16".parse().unwrap()]),
+        ..Default::default()
+    };
     if std::env::args().nth(2).as_deref() == Some("render") {
-        let services: Services = (0..n).map(|i| svc(i, 1)).map(|e| (e.service.key.clone(), e)).collect();
+        let services: Services =
+            (0..n).map(|i| svc(i, 1)).map(|e| (e.service.key.clone(), e)).collect();
         let mut total = 0;
-        for _ in 0..20 { total += render(&services, &NodeFacts::default(), &config, IpFamily::V4).len(); }
+        for _ in 0..20 {
+            total += render(&services, &NodeFacts::default(), &config, IpFamily::V4).len();
+        }
         println!("{total}");
         return;
     }
@@ -47,23 +61,40 @@ fn main() {
         let w = if flavor == Flavor::Nft { "nft" } else { "legacy" };
         let prog = format!("iptables-{w}-restore");
         let ns = Netns::create("tl-ipt-bench").unwrap();
-        let services: Services = (0..n).map(|i| svc(i, 1)).map(|e| (e.service.key.clone(), e)).collect();
+        let services: Services =
+            (0..n).map(|i| svc(i, 1)).map(|e| (e.service.key.clone(), e)).collect();
         let t = Instant::now();
         let text = render(&services, &NodeFacts::default(), &config, IpFamily::V4);
-        println!("{w} n={n} render {:.1} ms, {} bytes", t.elapsed().as_secs_f64() * 1e3, text.len());
+        println!(
+            "{w} n={n} render {:.1} ms, {} bytes",
+            t.elapsed().as_secs_f64() * 1e3,
+            text.len()
+        );
         ns.run(|| {
-            println!("floor cold {:.1} ms", restore(&prog, if w == "nft" { &[] } else { &["--noflush"] }, &text));
-        }).unwrap();
-        drop(ns); Netns::remove("tl-ipt-bench").unwrap();
+            println!(
+                "floor cold {:.1} ms",
+                restore(&prog, if w == "nft" { &[] } else { &["--noflush"] }, &text)
+            );
+        })
+        .unwrap();
+        drop(ns);
+        Netns::remove("tl-ipt-bench").unwrap();
         let ns = Netns::create("tl-ipt-bench").unwrap();
         ns.run(|| {
             let rec = std::sync::Arc::new(std::sync::Mutex::new((String::new(), 0.0)));
             let k = Rec(Programs::find(flavor, IpFamily::V4).unwrap(), rec.clone());
-            let mut ipt = Iptables::new(Box::new(k), Context::new(&config, &NodeFacts::default(), IpFamily::V4));
+            let mut ipt = Iptables::new(
+                Box::new(k),
+                Context::new(&config, &NodeFacts::default(), IpFamily::V4),
+            );
             let none = Changes::new();
             let t = Instant::now();
             ipt.sync(SyncKind::Full, View { before: &services, changes: &none }).unwrap();
-            println!("ours cold {:.1} ms, of which restore {:.1}", t.elapsed().as_secs_f64() * 1e3, rec.lock().unwrap().1);
+            println!(
+                "ours cold {:.1} ms, of which restore {:.1}",
+                t.elapsed().as_secs_f64() * 1e3,
+                rec.lock().unwrap().1
+            );
             let mut before = services.clone();
             let (mut ours, mut floor) = (vec![], vec![]);
             for round in 0..9u8 {
@@ -75,10 +106,12 @@ fn main() {
                 before.insert(e.service.key.clone(), e);
                 // floor: rewrite the same chain via the same text without deletion
                 let tx = rec.lock().unwrap().0.clone();
-                let tx: String = tx.lines().filter(|l| !l.starts_with("-X")).map(|l| format!("{l}\n")).collect();
+                let tx: String =
+                    tx.lines().filter(|l| !l.starts_with("-X")).map(|l| format!("{l}\n")).collect();
                 floor.push(restore(&prog, &["--noflush"], &tx));
             }
-            ours.sort_by(f64::total_cmp); floor.sort_by(f64::total_cmp);
+            ours.sort_by(f64::total_cmp);
+            floor.sort_by(f64::total_cmp);
             println!("one endpoint: ours {:.1} floor {:.1} ms", ours[4], floor[4]);
             let e = svc(n + 1, 2);
             let ch = Changes::from([(e.service.key.clone(), Some(e.clone()))]);
@@ -100,10 +133,16 @@ fn main() {
             println!("save floor {:.1} ms", t.elapsed().as_secs_f64() * 1e3);
             if w == "legacy" {
                 use telaio_netlink::xtables::*;
-                let t = Instant::now(); table_info(Family::V4, "nat").unwrap(); println!("info {:?}", t.elapsed());
-                let t = Instant::now(); table_fingerprint(Family::V4, "nat").unwrap(); println!("fingerprint {:?}", t.elapsed());
+                let t = Instant::now();
+                table_info(Family::V4, "nat").unwrap();
+                println!("info {:?}", t.elapsed());
+                let t = Instant::now();
+                table_fingerprint(Family::V4, "nat").unwrap();
+                println!("fingerprint {:?}", t.elapsed());
             }
-        }).unwrap();
-        drop(ns); Netns::remove("tl-ipt-bench").unwrap();
+        })
+        .unwrap();
+        drop(ns);
+        Netns::remove("tl-ipt-bench").unwrap();
     }
 }

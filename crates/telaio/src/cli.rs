@@ -23,9 +23,9 @@ pub(crate) use proxy::{
     IpvsArgs, KubeProxyOnlyArgs, LocalMode, NodePortAddress, ProxyArgs, ProxyHostArgs,
 };
 pub(crate) use values::PortRange;
-use values::{backend, cidr, duration, listen_address, port_range};
 #[cfg(target_os = "linux")]
 use values::{address, interface};
+use values::{backend, cidr, duration, listen_address, port_range};
 
 /// The admin API's default address: this machine only.
 pub(crate) const ADMIN_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);

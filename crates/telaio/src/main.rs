@@ -12,6 +12,7 @@ mod cli;
 mod commands;
 mod exit;
 mod feeder;
+mod file_limit;
 mod http_get;
 mod kube_proxy_config;
 mod logging;
@@ -28,6 +29,7 @@ mod shutdown;
 mod state_dir;
 mod supply;
 mod tls;
+mod triggers;
 mod version;
 
 use std::io::Write;

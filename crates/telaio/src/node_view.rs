@@ -74,11 +74,7 @@ impl ViewRequest<'_> {
 }
 
 /// What a view says about its own node.
-pub(crate) fn node_facts(
-    state: &State,
-    node: &str,
-    addresses: &[std::net::IpAddr],
-) -> NodeFacts {
+pub(crate) fn node_facts(state: &State, node: &str, addresses: &[std::net::IpAddr]) -> NodeFacts {
     let objects = state.objects_of(Kind::Node).chain(state.objects_of(Kind::ServiceCidr));
     NodeFacts::from_objects(node, addresses, objects)
 }

@@ -23,6 +23,7 @@ use crate::exit::CommandError;
 use crate::feeder;
 use crate::plane::{self, Plane};
 use crate::state_dir::{Part, StateDir};
+use crate::triggers::Triggers;
 
 /// How often the store learns the time, for overrides that end.
 const CLOCK_PERIOD: Duration = Duration::from_secs(1);
@@ -130,6 +131,8 @@ pub(crate) struct Supply {
     pub(crate) store: Arc<Store>,
     /// How the source is doing.
     pub(crate) status: Arc<Status>,
+    /// When the changes happened that have not been programmed yet.
+    pub(crate) triggers: Arc<Triggers>,
     /// Ends what it holds when it is dropped.
     tasks: JoinSet<()>,
     /// Held while a directory source may write down the addresses that it gives.
@@ -161,8 +164,9 @@ impl Supply {
                 tasks.spawn(options.dir(path, &status).run(sender));
             }
         }
-        tasks.spawn(apply_all(Arc::clone(&store), batches));
-        Ok(Self { store, status, tasks, _allocations: allocations })
+        let triggers = Arc::new(Triggers::default());
+        tasks.spawn(apply_all(Arc::clone(&store), Arc::clone(&triggers), batches));
+        Ok(Self { store, status, triggers, tasks, _allocations: allocations })
     }
 
     /// Ends when the source has ended, which it never should while we take its batches. Without a
@@ -246,14 +250,21 @@ fn cluster_options(
     Ok(BrainOptions { tls: tls.client(url)?, sets, ..BrainOptions::new(url) })
 }
 
-async fn apply_all(store: Arc<Store>, mut batches: mpsc::Receiver<telaio_source::Batch>) {
+async fn apply_all(
+    store: Arc<Store>,
+    triggers: Arc<Triggers>,
+    mut batches: mpsc::Receiver<telaio_source::Batch>,
+) {
     store.set_time(now_s());
     let mut clock = tokio::time::interval(CLOCK_PERIOD);
     clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         tokio::select! {
             batch = batches.recv() => match batch {
-                Some(batch) => drop(store.apply(batch)),
+                Some(batch) => {
+                    triggers.note(&batch);
+                    store.apply(batch);
+                }
                 None => return,
             },
             _ = clock.tick() => drop(store.set_time(now_s())),

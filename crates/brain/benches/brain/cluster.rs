@@ -69,6 +69,7 @@ pub(crate) fn slice(index: usize, endpoints: usize, generation: usize) -> Endpoi
         }
     };
     EndpointSlice {
+        triggered: telaio_model::endpoints::TriggerTime::default(),
         key: ObjectKey::new(format!("ns-{}", index % 50), format!("service-{index}-x7k2p")),
         service: Some(format!("service-{index}").into()),
         address_type: AddressType::IPv4,

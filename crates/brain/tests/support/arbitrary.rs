@@ -149,6 +149,7 @@ pub fn any_slice() -> impl Strategy<Value = EndpointSlice> {
             let mut seen = std::collections::BTreeSet::new();
             endpoints.retain(|endpoint| kind < 2 && seen.insert(endpoint.address));
             EndpointSlice {
+                triggered: telaio_model::endpoints::TriggerTime::default(),
                 key: key(name),
                 service: owner.map(Into::into),
                 address_type: [AddressType::IPv4, AddressType::IPv6, AddressType::Fqdn][kind],

@@ -206,6 +206,7 @@ pub fn slice(
 ) -> EndpointSlice {
     let is_ipv6 = endpoints.first().is_some_and(|endpoint| endpoint.address.is_ipv6());
     EndpointSlice {
+        triggered: telaio_model::endpoints::TriggerTime::default(),
         key: key(name),
         service: Some(service.into()),
         address_type: if is_ipv6 { AddressType::IPv6 } else { AddressType::IPv4 },

@@ -46,7 +46,8 @@ impl Inbox {
     pub fn callback(&self, notify: impl Fn() + Send + 'static) -> impl FullStateCallback + 'static {
         let inbox = self.clone();
         move |state: &State, changed: &Changed| {
-            let services = changed.services.iter().map(|key| (key.clone(), state.get(key).cloned()));
+            let services =
+                changed.services.iter().map(|key| (key.clone(), state.get(key).cloned()));
             let objects = changed.objects.iter().map(|at| (at.clone(), state.object(at).cloned()));
             {
                 let mut news = inbox.0.lock();

@@ -39,11 +39,11 @@ fn play(role: &[&str]) -> Result<()> {
         ["changes", size] => changes::role(size.parse()?),
         ["agent", program, size] => agent::role(program, size.parse()?),
         ["connect", pair] => connect::role(pair.parse()?),
-        ["iptables", flavor, size, changes] => {
-            iptables::ours(flavor, size.parse()?, changes.parse()?)
+        ["iptables", flavor, size, colds, changes] => {
+            iptables::ours(flavor, size.parse()?, colds.parse()?, changes.parse()?)
         }
-        ["iptables-restore", flavor, size, changes] => {
-            iptables::restore(flavor, size.parse()?, changes.parse()?)
+        ["iptables-restore", flavor, size, colds, changes] => {
+            iptables::restore(flavor, size.parse()?, colds.parse()?, changes.parse()?)
         }
         other => bail!("there is no role {other:?}"),
     }

@@ -132,30 +132,41 @@ fn clean_place(
     if doomed.is_empty() {
         return Ok(None);
     }
-    let (text, rule_count) = removal(place.table, &saved, &doomed);
+    let chains_per_commit = place.programs.limits().chains_per_commit;
+    let (text, rule_count) = removal(place.table, &saved, &doomed, chains_per_commit);
     place.programs.restore(&text)?;
     Ok(Some(format!("{} chains and {rule_count} rules that led to them", doomed.len())))
 }
 
 /// The text that removes chains and the rules of others' chains that lead to them; and how many those
-/// are.
-fn removal(table: Table, saved: &str, doomed: &BTreeSet<&str>) -> (String, usize) {
-    let mut text = format!("*{}\n", table.as_str());
-    for chain in doomed {
-        text.extend([":", chain, " - [0:0]\n"]);
-    }
-    let mut rule_count = 0;
-    for (chain, rule) in saved.lines().filter_map(appended_rule) {
-        if !doomed.contains(chain) && target(rule).is_some_and(|it| doomed.contains(it)) {
-            text.extend(["-D ", chain, " ", rule, "\n"]);
-            rule_count += 1;
-        }
-    }
-    for chain in doomed {
-        text.extend(["-X ", chain, "\n"]);
-    }
-    text.push_str("COMMIT\n");
-    (text, rule_count)
+/// are. If it has to be in parts, the first already leaves the chains without traffic.
+fn removal(
+    table: Table,
+    saved: &str,
+    doomed: &BTreeSet<&str>,
+    chains_per_commit: usize,
+) -> (String, usize) {
+    let jumps: Vec<String> = saved
+        .lines()
+        .filter_map(appended_rule)
+        .filter(|(chain, rule)| {
+            !doomed.contains(chain) && target(rule).is_some_and(|it| doomed.contains(it))
+        })
+        .map(|(chain, rule)| format!("-D {chain} {rule}"))
+        .collect();
+    let rule_count = jumps.len();
+    let empty = doomed.iter().map(|chain| format!(":{chain} - [0:0]"));
+    let remove = doomed.iter().map(|chain| format!("-X {chain}"));
+    let parts: Vec<Vec<String>> = if doomed.len() <= chains_per_commit {
+        vec![empty.chain(jumps).chain(remove).collect()]
+    } else {
+        // They may lead to each other: all are emptied before the first is removed.
+        let (empty, remove): (Vec<_>, Vec<_>) = (empty.collect(), remove.collect());
+        let chunks = empty.chunks(chains_per_commit).chain(remove.chunks(chains_per_commit));
+        [jumps].into_iter().chain(chunks.map(<[String]>::to_vec)).collect()
+    };
+    let part = |lines: &Vec<String>| format!("*{}\n{}\nCOMMIT\n", table.as_str(), lines.join("\n"));
+    (parts.iter().filter(|lines| !lines.is_empty()).map(part).collect(), rule_count)
 }
 
 /// Where a rule leads to.
@@ -220,7 +231,8 @@ mod tests {
         let saved = "*nat\n:PREROUTING ACCEPT [0:0]\n:TELAIO-SERVICES - [0:0]\n:DOCKER - [0:0]\n\
             -A PREROUTING -m comment --comment \"x\" -j TELAIO-SERVICES\n\
             -A PREROUTING -j DOCKER\n-A TELAIO-SERVICES -j RETURN\nCOMMIT\n";
-        let (text, rule_count) = removal(Table::Nat, saved, &["TELAIO-SERVICES"].into());
+        let doomed = ["TELAIO-SERVICES"].into();
+        let (text, rule_count) = removal(Table::Nat, saved, &doomed, 1);
         assert_eq!(rule_count, 1);
         assert_eq!(
             text,
@@ -228,5 +240,8 @@ mod tests {
              -D PREROUTING -m comment --comment \"x\" -j TELAIO-SERVICES\n\
              -X TELAIO-SERVICES\nCOMMIT\n"
         );
+        let doomed = ["DOCKER", "TELAIO-SERVICES"].into();
+        let (text, rule_count) = removal(Table::Nat, saved, &doomed, 1);
+        assert_eq!((text.matches("COMMIT").count(), rule_count), (5, 2), "{text}");
     }
 }

@@ -10,7 +10,8 @@ use telaio_reconcile::SyncReport;
 use super::claims::Claims;
 use super::compile::{Context, ServiceRules, SharedChain, compile};
 use super::live::{Difference, Live, compare_shared, same};
-use super::names::Table;
+use super::names::{self, ChainName, Table};
+use super::parse::jump_target;
 use super::proxier::{Changes, View};
 use super::restore::{Limits, Phase, Restore, text_of};
 use super::rule::{Match, Rule};
@@ -104,7 +105,9 @@ impl<'a> Mend<'a> {
         }
         let mut found: BTreeMap<(Table, &str), Vec<&str>> = BTreeMap::new();
         for (table, chain, rule) in self.live.jumps() {
-            found.entry((*table, chain)).or_default().push(rule);
+            if is_kernels(chain) {
+                found.entry((*table, chain)).or_default().push(rule);
+            }
         }
         let chains: BTreeSet<(Table, &str)> = wanted.keys().chain(found.keys()).copied().collect();
         for at @ (table, chain) in chains {
@@ -188,12 +191,33 @@ impl<'a> Mend<'a> {
     }
 
     fn unwanted_chains(&mut self) {
-        for (table, chain) in self.live.unwanted() {
+        let unwanted = self.live.unwanted();
+        for (table, chain, rule) in self.live.jumps() {
+            let leads_there = |it: &(Table, ChainName)| {
+                it.0 == *table && Some(it.1.as_str()) == jump_target(rule)
+            };
+            // Where another's own chain leads to a chain that stays is its owner's business.
+            if !is_kernels(chain) && unwanted.iter().any(leads_there) {
+                self.faults.unexpected(None, || format!("rule in {chain}: {rule}"));
+                self.restore.shared(*table, Phase::AfterNat).delete_text(chain, rule);
+            }
+        }
+        // They may lead to each other: all are emptied before the first is removed.
+        for (table, chain) in &unwanted {
             let what = || format!("chain {chain} in table {}", table.as_str());
             self.faults.unexpected(None, what);
-            self.restore.retire(table).remove_chain(chain.as_str());
+            self.restore.retire(*table).declare(chain.as_str());
+        }
+        for (table, chain) in &unwanted {
+            self.restore.retire(*table).remove_empty_chain(chain.as_str());
         }
     }
+}
+
+/// Whether a chain is one of the kernel's own.
+fn is_kernels(chain: &str) -> bool {
+    let all = [names::PREROUTING, names::INPUT, names::FORWARD, names::OUTPUT, names::POSTROUTING];
+    all.iter().any(|it| it.as_str() == chain)
 }
 
 /// Writes a shared chain that is not there, or not as it has to be.

@@ -305,6 +305,11 @@ fn classify(stderr: &str, status: ExitStatus, text: String) -> ApplyError {
     if says(&["Permission denied", "Operation not permitted", "you must be root"]) {
         return ApplyError::Permission(text);
     }
+    if stderr.contains("is incompatible") {
+        let hint = "somebody has put rules into a table of iptables with the program nft; remove \
+                    them, or use --backend nftables";
+        return ApplyError::Unsupported(format!("{text}; {hint}"));
+    }
     // A chain of ours that is gone looks like a target that cannot be loaded.
     let lost_chain = says(&["target `TELAIO-", "No chain/target/match", "does not exist"]);
     if says(&["insmod", "missing kernel module", "Couldn't load", "not supported"])

@@ -106,10 +106,16 @@ impl Section {
         self.rules += 1;
     }
 
-    /// Removes a chain.
+    /// Removes a chain, with its rules.
     pub(super) fn remove_chain(&mut self, name: &str) {
         self.declare(name);
         self.removed.extend(["-X ", name, "\n"]);
+    }
+
+    /// Removes a chain that is empty.
+    pub(super) fn remove_empty_chain(&mut self, name: &str) {
+        self.removed.extend(["-X ", name, "\n"]);
+        self.chains += 1;
     }
 
     fn write(sections: &[&Self], table: Table, text: &mut String) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use telaio_api::global::{GlobalEndpoint, GlobalEndpointKey, GlobalOp};
+use telaio_model::endpoints::TriggerTime;
 use telaio_model::hash::StableHash;
 use telaio_model::{
     AddressType, EndpointPort, EndpointSlice, Kind, Object, ObjectChange, ObjectKey, ObjectRef,
@@ -163,6 +164,7 @@ impl Assembler {
         let slice = |((is_ipv6, ports), endpoints): ((bool, Vec<EndpointPort>), Vec<_>)| {
             let name = if single { source.clone() } else { group_name(source, is_ipv6, &ports) };
             Object::from(EndpointSlice {
+                triggered: TriggerTime::default(),
                 key: ObjectKey::new(service_key.namespace.clone(), name),
                 service: Some(service_key.name.clone()),
                 address_type: if is_ipv6 { AddressType::IPv6 } else { AddressType::IPv4 },

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use telaio_model::endpoints::TriggerTime;
 use telaio_model::hash::StableHash;
 use telaio_model::{
     AddressType, Conditions, Endpoint, EndpointPort, EndpointSlice, IpFamily, ObjectKey, Pod,
@@ -89,6 +90,7 @@ impl Instances {
         }
         let slices = groups.into_iter().map(|((family, ports), endpoints)| {
             let slice = EndpointSlice {
+                triggered: TriggerTime::default(),
                 key: slice_key(service, family, &ports),
                 service: Some(service.meta.key.name.clone()),
                 address_type: match family {

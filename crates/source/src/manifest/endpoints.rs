@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde::Deserialize;
-use telaio_model::endpoints::LABEL_SERVICE_NAME;
+use telaio_model::endpoints::{ANNOTATION_TRIGGER_TIME, LABEL_SERVICE_NAME, TriggerTime};
 use telaio_model::{AddressType, Conditions, FieldError, Hints, Kind};
 
 use super::check::{Errors, Quoted, intern_some};
@@ -138,8 +138,16 @@ impl Manifest for EndpointSlice {
             address_type,
             endpoints,
             ports,
+            triggered: trigger_time(&self.metadata),
         }))
     }
+}
+
+/// Only a figure depends on it, so what makes no sense counts as absent.
+fn trigger_time(metadata: &ObjectMeta) -> TriggerTime {
+    let text = metadata.annotations.get(ANNOTATION_TRIGGER_TIME);
+    let time = text.and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    TriggerTime(time.map(jiff::Timestamp::as_millisecond))
 }
 
 fn address_type(text: Option<&str>, errors: &mut Errors) -> Option<AddressType> {

@@ -22,9 +22,12 @@ use telaio_service_proxy::sysctls::{SysctlConfig, Sysctls};
 
 use crate::exit::CommandError;
 use crate::monitor::Monitor;
+use crate::triggers::Triggers;
 
 /// The file in the state directory that names the backend whose rules are the only ones of ours.
 const LAST_BACKEND_FILE: &str = "services-backend";
+/// What a kernel with IPv6 has.
+const IPV6_SETTINGS: &str = "/proc/sys/net/ipv6";
 /// The file in the state directory that has the kernel's settings from before us.
 const SYSCTLS_FILE: &str = "sysctls.json";
 
@@ -43,6 +46,8 @@ pub(crate) struct ServicesSettings {
     pub(crate) takeover: bool,
     /// Where to remember.
     pub(crate) state_dir: PathBuf,
+    /// When the changes happened that are to be programmed, if the source knows.
+    pub(crate) triggers: Option<Arc<Triggers>>,
 }
 
 /// The kernel's settings as we found and changed them.
@@ -50,12 +55,19 @@ pub(crate) fn sysctls(state_dir: &Path) -> Sysctls {
     Sysctls::new("/", state_dir.join(SYSCTLS_FILE))
 }
 
+/// The families that this machine has. IPv4 always counts as there.
+pub(crate) fn families() -> Vec<IpFamily> {
+    let has_v6 = Path::new(IPV6_SETTINGS).exists();
+    IpFamily::ALL.into_iter().filter(|family| *family == IpFamily::V4 || has_v6).collect()
+}
+
 /// The best backend for this machine.
 pub(crate) fn best() -> Result<&'static str, CommandError> {
-    let Err(nftables) = nftables::probe(&IpFamily::ALL) else { return Ok(NftablesBackend::NAME) };
-    let iptables = IpFamily::ALL.iter().try_for_each(|family| {
-        iptables::Programs::find(Flavor::Auto, *family).map(drop)
-    });
+    let families = families();
+    let Err(nftables) = nftables::probe(&families) else { return Ok(NftablesBackend::NAME) };
+    let iptables = families
+        .iter()
+        .try_for_each(|family| iptables::Programs::find(Flavor::Auto, *family).map(drop));
     match iptables {
         Ok(()) => Ok(IptablesBackend::NAME),
         Err(iptables) => Err(CommandError::failed(format!(
@@ -131,6 +143,7 @@ impl Services {
                 takeover: settings.takeover,
                 record: settings.state_dir.join(LAST_BACKEND_FILE),
             },
+            triggers: settings.triggers.clone(),
             moving: Mutex::default(),
         };
         Ok(Self { settings, follower: Arc::new(follower) })
@@ -169,6 +182,7 @@ struct ServicesFollower {
     companions: Arc<Companions>,
     monitor: Arc<Monitor>,
     successor: Successor,
+    triggers: Option<Arc<Triggers>>,
     moving: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -180,6 +194,9 @@ impl Follower for ServicesFollower {
 
     fn programmed(&self, what: &Programmed<'_>) {
         self.companions.programmed(what);
+        for (family, latency) in self.triggers.iter().flat_map(|triggers| triggers.programmed()) {
+            self.monitor.proxy().network_programmed(family, latency);
+        }
         if !what.first {
             return;
         }

@@ -22,6 +22,7 @@ pub(crate) fn brain(args: &BrainArgs, mut settings: Settings) -> Result<(), Comm
     check_distinct(&args.listen.with_api(Some(args.api_listen)))?;
     let tls = args.tls.server()?;
     let logging = Logging::start(&args.log.log_level, args.log.log_format)?;
+    crate::file_limit::raise();
     let options = SupplyOptions {
         source: args.source.clone(),
         planes: args.planes.clone(),

@@ -10,11 +10,12 @@ use tonic::transport::ServerTlsConfig;
 
 use crate::api_server::ApiTask;
 #[cfg(target_os = "linux")]
-use crate::backend::services::{Services, ServicesSettings};
+use crate::backend::services::{self, Services, ServicesSettings};
 use crate::backend::{self, BackendContext, SharedOutput};
 use crate::cli::{Command, RunArgs};
 use crate::exit::CommandError;
 use crate::feeder::{Feeder, FeederEvent, ViewOrigin};
+use crate::file_limit;
 use crate::logging::Logging;
 use crate::monitor::{Facts, Monitor};
 use crate::plane::{self, Plane};
@@ -24,6 +25,8 @@ use crate::settings::Settings;
 use crate::shutdown::{Request, Requests};
 use crate::state_dir::{Part, StateDir};
 use crate::supply::{Supply, SupplyOptions, check_readable, view_options};
+#[cfg(target_os = "linux")]
+use crate::triggers::Triggers;
 
 /// What a reload can change while we run.
 const RELOADABLE: &[&str] = &["min-sync-period"];
@@ -45,6 +48,7 @@ pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandE
     }
     let tls = args.api_listen.map_or(Ok(None), |_| args.tls.server())?;
     let logging = Logging::start(&args.log.log_level, args.log.log_format)?;
+    file_limit::raise();
     let proxy = args.proxy.settings(backend, &args.source, &spec)?;
     for warning in proxy.warnings.iter().chain(&args.proxy_host.warnings()) {
         tracing::warn!("{warning}");
@@ -157,7 +161,10 @@ impl Agent {
         };
         let output: SharedOutput = Arc::new(Mutex::new(std::io::stdout()));
         #[cfg(target_os = "linux")]
-        let services = start_services(args, backend_name, proxy, state_dir, &monitor)?;
+        let services = {
+            let triggers = supply.as_ref().map(|supply| Arc::clone(&supply.triggers));
+            start_services(args, backend_name, proxy, state_dir, triggers, &monitor)?
+        };
         #[cfg(not(target_os = "linux"))]
         drop(proxy);
         let context = BackendContext {
@@ -265,11 +272,18 @@ fn start_services(
     backend: &'static str,
     proxy: ProxySettings,
     state_dir: &StateDir,
+    triggers: Option<Arc<Triggers>>,
     monitor: &Arc<Monitor>,
 ) -> Result<Option<Arc<Services>>, CommandError> {
     if !backend::programs(backend) {
         return Ok(None);
     }
+    let mut proxy = proxy;
+    let families = services::families();
+    for family in proxy.config.families.iter().filter(|family| !families.contains(family)) {
+        tracing::warn!("this machine has no {family}; its services are not served");
+    }
+    proxy.config.families.retain(|family| families.contains(family));
     let by_rules = backend == "iptables" && proxy.config.localhost_node_ports;
     let settings = ServicesSettings {
         config: Arc::new(proxy.config),
@@ -278,6 +292,7 @@ fn start_services(
         sysctls: args.proxy_host.sysctls(by_rules),
         takeover: args.proxy_host.takeover,
         state_dir: state_dir.path().to_owned(),
+        triggers,
     };
     Services::start(backend, settings, monitor).map(Arc::new).map(Some)
 }

@@ -292,4 +292,20 @@ proptest! {
         }
         prop_assert_eq!(bench.fates(), new);
     }
+
+    #[test]
+    fn a_restart_with_other_services_comes_to_the_same(
+        from in proptest::collection::vec(some_service(), 0..6),
+        to in proptest::collection::vec(some_service(), 0..6),
+        limits in prop_oneof![Just(Limits::LEGACY), Just(SPLIT), Just(Limits { rules_per_delete: 1, ..SPLIT })],
+    ) {
+        let mut bench = Bench::new(limits);
+        bench.set(&from);
+        bench.services.clear();
+        bench.iptables = Iptables::new(Box::new(bench.kernel.clone()), context());
+        let report = bench.set(&to);
+        prop_assert_eq!(bench.kernel.sorted(), bench.fresh());
+        prop_assert_eq!(report.drift_repairs, 0);
+        prop_assert_eq!(bench.iptables.counters().failures, 0);
+    }
 }
