@@ -11,11 +11,18 @@ use anyhow::{Context, Result, bail};
 use crate::exec;
 
 /// The benchmarks: name, package and what the section is about.
-const BENCHMARKS: &[(&str, &str, &str)] = &[(
-    "brain",
-    "telaio-brain",
-    "The brain: loading a cluster, and one change's way to many watchers",
-)];
+const BENCHMARKS: &[(&str, &str, &str)] = &[
+    (
+        "brain",
+        "telaio-brain",
+        "The brain: loading a cluster, and one change's way to many watchers",
+    ),
+    (
+        "services",
+        "telaio-service-proxy",
+        "Services: cold start, changes, memory and connections, beside the usual programs",
+    ),
+];
 
 const HEAD: &str = "\
 # Benchmarks

@@ -71,6 +71,21 @@ impl NetlinkError {
         }
     }
 
+    /// The kernel was built without what was asked for.
+    pub fn is_unsupported(&self) -> bool {
+        use libc::{EAFNOSUPPORT, EINVAL, ENOENT, EOPNOTSUPP, EPROTONOSUPPORT};
+        match self {
+            Self::Socket { error, .. } => {
+                matches!(error.raw_os_error(), Some(EAFNOSUPPORT | EPROTONOSUPPORT))
+            }
+            // How a subsystem that is not there answers depends on the kernel's age.
+            Self::Refused { error, .. } => {
+                matches!(error.raw_os_error(), Some(EINVAL | ENOENT | EOPNOTSUPP | EPROTONOSUPPORT))
+            }
+            _ => false,
+        }
+    }
+
     /// The kernel wants privileges that we do not have.
     pub fn is_permission(&self) -> bool {
         matches!(self.raw_os_error(), Some(libc::EPERM | libc::EACCES))

@@ -120,14 +120,47 @@ impl Socket {
         if result == 0 { Ok(()) } else { Err(NetlinkError::last_os("setting a socket option")) }
     }
 
-    /// Lets one message be as large as a whole transaction. Needs privileges.
-    pub fn allow_large_messages(&self) -> Result<(), NetlinkError> {
-        self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
+    /// Lets one message be as large as a whole transaction; tells how large that is. Without the
+    /// privileges of the machine's owner, as in a container of its own users, that is not much.
+    pub fn allow_large_messages(&self) -> Result<usize, NetlinkError> {
+        let forced = self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER_BYTES);
+        match forced {
+            Ok(()) => {}
+            Err(error) if error.is_permission() => {
+                self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES)?;
+            }
+            Err(error) => return Err(error),
+        }
+        let size = self.option(libc::SOL_SOCKET, libc::SO_SNDBUF)?;
+        // Half of it is the kernel's own book-keeping.
+        Ok(usize::try_from(size).unwrap_or(0) / 2)
     }
 
-    /// How much the kernel may hold for us until we read it.
+    /// How much the kernel may hold for us until we read it, or as much as it grants.
     pub fn set_receive_buffer(&self, bytes: i32) -> Result<(), NetlinkError> {
-        self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
+        match self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes) {
+            Err(error) if error.is_permission() => {
+                self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn option(&self, level: i32, option: i32) -> Result<i32, NetlinkError> {
+        let mut value = 0_i32;
+        let mut length = size_of::<i32>() as libc::socklen_t;
+        // SAFETY: the value and its length live through the call.
+        #[allow(unsafe_code, reason = "no safe wrapper at hand")]
+        let result = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                level,
+                option,
+                (&raw mut value).cast(),
+                &raw mut length,
+            )
+        };
+        if result == 0 { Ok(value) } else { Err(NetlinkError::last_os("reading a socket option")) }
     }
 
     /// Also receives what is told to a multicast group.

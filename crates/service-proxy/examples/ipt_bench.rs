@@ -31,10 +31,10 @@ impl Kernel for Rec {
     fn save(&mut self) -> Result<String, telaio_reconcile::ApplyError> {
         self.0.save()
     }
-    fn restore(&mut self, t: &str) -> Result<(), telaio_reconcile::ApplyError> {
+    fn restore(&mut self, t: &[&str]) -> Result<(), telaio_reconcile::ApplyError> {
         let s = Instant::now();
         let r = self.0.restore(t);
-        *self.1.lock().unwrap() = (t.to_owned(), s.elapsed().as_secs_f64() * 1e3);
+        *self.1.lock().unwrap() = (t.concat(), s.elapsed().as_secs_f64() * 1e3);
         r
     }
     fn limits(&self) -> restore::Limits {

@@ -111,7 +111,7 @@ impl Companions {
     pub fn start(options: CompanionsOptions) -> io::Result<Self> {
         let CompanionsOptions { config, healthy, localhost_proxy } = options;
         let localhost = if localhost_proxy && config.localhost_node_ports {
-            Some(LocalhostProxy::start(&config.families)?)
+            Some(LocalhostProxy::start(&config.families, config.masquerade_mark())?)
         } else {
             None
         };
@@ -263,7 +263,9 @@ impl NodeAddresses {
                     let serves = |ip: &IpAddr| nets.iter().any(|net| net.contains(ip));
                     // Ports can only be opened on addresses that the machine has.
                     health_checks.extend(own.iter().filter(|ip| serves(ip)));
-                    known.filter(serves).collect()
+                    let serving: Vec<IpAddr> = known.clone().filter(serves).collect();
+                    // Only loopback serves: the proxy's mark lets it in by any address.
+                    if serving.is_empty() { known.collect() } else { serving }
                 }
             };
             for ip in serving {

@@ -25,9 +25,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use socket2::SockRef;
 use telaio_model::IpFamily;
 use telaio_netlink::original_dst::original_destination;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -109,11 +110,14 @@ pub struct LocalhostProxy {
 impl LocalhostProxy {
     /// Begins to listen on the loopback address of each family. A family that the machine does not
     /// have is left out, with a warning.
-    pub fn start(families: &[IpFamily]) -> io::Result<Self> {
-        Self::start_with(families, Limits::default())
+    ///
+    /// Its own connections carry `mark`, by which rules tell them from others': they reach node ports
+    /// also where nobody else does.
+    pub fn start(families: &[IpFamily], mark: u32) -> io::Result<Self> {
+        Self::start_with(families, mark, Limits::default())
     }
 
-    fn start_with(families: &[IpFamily], limits: Limits) -> io::Result<Self> {
+    fn start_with(families: &[IpFamily], mark: u32, limits: Limits) -> io::Result<Self> {
         let background = Background::start("telaio-localhost")?;
         let (directions, following) = watch::channel(Directions::default());
         let counters = Arc::new(Counters::default());
@@ -132,6 +136,7 @@ impl LocalhostProxy {
                 directions: following.clone(),
                 counters: Arc::clone(&counters),
                 places: Arc::clone(&places),
+                mark,
                 limits,
             };
             background.spawn(server.serve(listener));
@@ -214,6 +219,7 @@ struct Server {
     directions: watch::Receiver<Directions>,
     counters: Arc<Counters>,
     places: Arc<Places>,
+    mark: u32,
     limits: Limits,
 }
 
@@ -282,12 +288,18 @@ impl Server {
         let address = own_address(&self.directions.borrow().addresses, family)
             .ok_or(Refusal::NoAddress(family))?;
         let target = SocketAddr::new(address, asked.port());
-        match timeout(CONNECT_TIME_MAX, TcpStream::connect(target)).await {
+        match timeout(CONNECT_TIME_MAX, connect_marked(target, self.mark)).await {
             Ok(Ok(server)) => Ok(server),
             Ok(Err(error)) => Err(Refusal::Unreachable(target, error)),
             Err(_) => Err(Refusal::TimedOut(target)),
         }
     }
+}
+
+async fn connect_marked(target: SocketAddr, mark: u32) -> io::Result<TcpStream> {
+    let socket = if target.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    SockRef::from(&socket).set_mark(mark)?;
+    socket.connect(target).await
 }
 
 /// The first of these addresses that really is the machine's: a Node object also names addresses

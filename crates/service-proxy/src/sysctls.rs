@@ -27,6 +27,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use telaio_model::IpFamily;
+use telaio_netlink::NetlinkError;
+use telaio_netlink::conntrack::{Conntrack, Family, Selection};
 
 mod record;
 #[cfg(test)]
@@ -48,6 +50,9 @@ const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 const CORES_ONLINE: &str = "sys/devices/system/cpu/online";
 /// How many flows share a bucket of the conntrack table, as kube-proxy reckons.
 const FLOWS_PER_BUCKET: u64 = 4;
+/// The kernel makes whole pages of buckets, of 8 bytes each, out of what it is told. A multiple of what
+/// the largest pages hold stays as it is, so that we know our own value again.
+const BUCKETS_PER_PAGE: u64 = (64 << 10) / 8;
 
 /// What an operator decides, in kube-proxy's terms. Zero always means: leave it alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +125,8 @@ impl SysctlConfig {
     pub fn settings(&self, cores: u32) -> Vec<Setting> {
         let mut all = Vec::new();
         if let Some(max) = self.conntrack_max(cores) {
-            let buckets = Aim::AtLeast(max / FLOWS_PER_BUCKET);
+            let buckets = (max / FLOWS_PER_BUCKET).next_multiple_of(BUCKETS_PER_PAGE);
+            let buckets = Aim::AtLeast(buckets);
             all.push(Setting { path: CONNTRACK_MAX, aim: Aim::AtLeast(max), needs: None });
             let needs = Some(CONNTRACK_MAX);
             all.push(Setting { path: CONNTRACK_BUCKETS, aim: buckets, needs });
@@ -251,6 +257,16 @@ impl Sysctls {
             let ours = std::thread::available_parallelism().map_or(1, usize::from);
             u32::try_from(ours).unwrap_or(u32::MAX)
         })
+    }
+
+    /// Has the kernel load its connection tracking, if it has not yet: after a machine's start no rule
+    /// has asked for it, and its settings come with it. Only for the machine that we are on.
+    pub fn load_conntrack(&self) -> Result<(), NetlinkError> {
+        if self.file(CONNTRACK_MAX).exists() {
+            return Ok(());
+        }
+        // The kernel loads what a request is for.
+        Conntrack::open()?.each(Selection::family(Family::V4), |_| Ok(()))
     }
 
     /// Warnings where the machine does not forward packets. Setting that is its owner's decision.

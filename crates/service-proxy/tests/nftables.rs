@@ -238,6 +238,52 @@ fn what_others_delete_or_change_is_put_back() {
 }
 
 #[test]
+fn what_is_too_large_for_one_transaction_takes_several_between_services() {
+    let namespace = Namespace::new("split");
+    namespace.run(|| {
+        let wanted = desired(&services());
+        let mut reconciler = kernel();
+        reconciler.target_mut().set_transaction_bytes_max(1);
+        let before = reconciler.target_mut().nft().generation().unwrap();
+        reconciler.reconcile(&wanted).unwrap();
+        let transactions = reconciler.target_mut().nft().generation().unwrap() - before;
+        assert_eq!(transactions as usize, services().len() + 1);
+        assert!(reconciler.check_drift().unwrap().is_clean());
+        // And all away again.
+        reconciler.reconcile(&desired(&[])).unwrap();
+        assert!(reconciler.check_drift().unwrap().is_clean());
+    });
+}
+
+#[test]
+fn a_table_that_is_made_anew_remembers_who_stays_where() {
+    let namespace = Namespace::new("kept");
+    let mut wanted = desired(&services());
+    let mut reconciler = namespace.run(|| {
+        let mut reconciler = kernel();
+        reconciler.reconcile(&wanted).unwrap();
+        reconciler
+    });
+    // One with the map's own time-out, which the kernel does not tell, and one with another.
+    for (port, timeout) in [(80, "3h"), (81, "60s")] {
+        let key = format!("10.244.0.9 . 10.96.0.3 . tcp . {port} timeout {timeout} : 0x80000001");
+        namespace.output("nft", &[&format!("add element ip telaio affinity {{ {key} }}")]);
+    }
+    for i in 0..10_000_u32 {
+        let [_, b, c, d] = (i + 0x0100).to_be_bytes();
+        let service = Fixture::new(&format!("s{i}")).cluster_ip([10, 96 + b, c, d]).build();
+        wanted.set_service(&service.service.key.clone(), Some(service));
+    }
+    reconciler.reconcile(&wanted).unwrap();
+    assert!(reconciler.check_drift().unwrap().is_clean());
+    let kept = namespace.output("nft", &["list", "map", "ip", "telaio", "affinity"]);
+    assert!(
+        kept.contains("10.96.0.3 . tcp . 80") && kept.contains("10.96.0.3 . tcp . 81"),
+        "{kept}"
+    );
+}
+
+#[test]
 fn maps_that_are_outgrown_are_made_larger() {
     let namespace = Namespace::new("grow");
     namespace.run(|| {

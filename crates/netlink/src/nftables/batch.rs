@@ -126,14 +126,16 @@ pub struct Element<'a> {
     pub key: &'a [u8],
     /// What a map has for it.
     pub data: ElementData<'a>,
-    /// Time-out and what is left of it, in sets with time-outs.
-    pub timeout_ms: Option<(u64, u64)>,
+    /// Its time-out, in sets with time-outs; without one it has the set's.
+    pub timeout_ms: Option<u64>,
+    /// What is left of its time.
+    pub left_ms: Option<u64>,
 }
 
 impl<'a> Element<'a> {
     /// An element without a time-out.
     pub fn new(key: &'a [u8], data: ElementData<'a>) -> Self {
-        Self { key, data, timeout_ms: None }
+        Self { key, data, timeout_ms: None, left_ms: None }
     }
 }
 
@@ -352,8 +354,10 @@ impl Batch {
             }
             ElementData::Verdict(verdict) => verdict.write(writer, element::DATA),
         }
-        if let Some((timeout, left)) = item.timeout_ms {
+        if let Some(timeout) = item.timeout_ms {
             writer.put_be64(element::TIMEOUT, timeout);
+        }
+        if let Some(left) = item.left_ms {
             writer.put_be64(element::EXPIRATION, left);
         }
         writer.end_nest(nest);

@@ -53,8 +53,10 @@ pub struct ReadElement<'a> {
     pub value: Option<&'a [u8]>,
     /// The verdict, in maps of verdicts.
     pub verdict: Option<(i32, Option<&'a str>)>,
-    /// Time-out and what is left of it.
-    pub timeout_ms: Option<(u64, u64)>,
+    /// Its time-out, where it is not the set's.
+    pub timeout_ms: Option<u64>,
+    /// What is left of its time.
+    pub left_ms: Option<u64>,
 }
 
 impl ReadElement<'_> {
@@ -252,8 +254,8 @@ fn read_set(attributes: Attributes<'_>) -> Option<ReadSet> {
 }
 
 fn read_element(attributes: Attributes<'_>) -> Option<ReadElement<'_>> {
-    let mut item = ReadElement { key: &[], value: None, verdict: None, timeout_ms: None };
-    let (mut timeout, mut left) = (None, None);
+    let mut item =
+        ReadElement { key: &[], value: None, verdict: None, timeout_ms: None, left_ms: None };
     for (number, bytes) in attributes {
         match number {
             element::KEY => item.key = Attributes(bytes).get(data::VALUE)?,
@@ -268,12 +270,10 @@ fn read_element(attributes: Attributes<'_>) -> Option<ReadElement<'_>> {
                     }
                 }
             }
-            element::TIMEOUT => timeout = bytes.try_into().ok(),
-            element::EXPIRATION => left = bytes.try_into().ok(),
+            element::TIMEOUT => item.timeout_ms = bytes.try_into().ok().map(u64::from_be_bytes),
+            element::EXPIRATION => item.left_ms = bytes.try_into().ok().map(u64::from_be_bytes),
             _ => {}
         }
     }
-    item.timeout_ms =
-        left.map(|left| (timeout.map_or(0, u64::from_be_bytes), u64::from_be_bytes(left)));
     if item.key.is_empty() { None } else { Some(item) }
 }

@@ -10,6 +10,8 @@ use crate::wire::{HEADER_LEN as MESSAGE_HEADER_LEN, Writer, ne32};
 #[derive(Debug)]
 pub struct Nftables {
     pub(super) socket: Socket,
+    /// How large a transaction can be.
+    bytes_max: usize,
     /// The bytes of a transaction, kept for the next one.
     bytes: Vec<u8>,
 }
@@ -21,10 +23,15 @@ impl Nftables {
     /// Opens it. Needs the privilege to administer networks.
     pub fn open() -> Result<Self, NetlinkError> {
         let socket = Socket::open(Protocol::Netfilter)?;
-        socket.allow_large_messages()?;
+        let bytes_max = socket.allow_large_messages()?;
         // Listing many elements needs room, so that the kernel can hand over large pieces.
         socket.set_receive_buffer(1 << 20)?;
-        Ok(Self { socket, bytes: Vec::new() })
+        Ok(Self { socket, bytes_max, bytes: Vec::new() })
+    }
+
+    /// How large a transaction can be here.
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
     }
 
     /// The address of our socket, by which notices tell who made a change.

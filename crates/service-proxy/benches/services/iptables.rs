@@ -74,10 +74,10 @@ pub(crate) fn ours(flavor_name: &str, size: Size, colds: u32, changes: u32) -> R
     let flavor = flavor(flavor_name)?;
     let mut cluster = Cluster::new(size);
     let mut cold = Clock::new();
-    let mut running = None;
+    let mut running: Option<Rig> = None;
     for _ in 0..colds {
         // Ended before the next begins: it watches over its rules.
-        running = None;
+        drop(running.take());
         rig::enter_own_namespace("iptables")?;
         let ops = cluster.all();
         running = Some(cold.time(|| {

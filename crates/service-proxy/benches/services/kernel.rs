@@ -72,9 +72,9 @@ impl KernelView {
         for make in [true, false] {
             let mut batch = Batch::new(Family::Ip, OTHERS_TABLE);
             if make {
-                batch.add_table()
+                batch.add_table();
             } else {
-                batch.delete_table()
+                batch.delete_table();
             }
             self.0.commit(&mut [&mut batch])?;
         }

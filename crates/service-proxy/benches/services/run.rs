@@ -9,8 +9,11 @@ use crate::{agent, changes, cold, connect, iptables};
 const SIZES: [Size; 4] =
     [Size::new(1_000, 2), Size::new(10_000, 2), Size::new(30_000, 2), Size::new(5_000, 50)];
 
+/// Measures a part of the report at these sizes.
+type Section = fn(&[Size]) -> Result<String>;
+
 /// The parts of the report, in their order.
-const SECTIONS: [(&str, fn(&[Size]) -> Result<String>); 5] = [
+const SECTIONS: [(&str, Section); 5] = [
     ("cold", cold::tables),
     ("agent", agent::tables),
     ("changes", changes::tables),

@@ -112,7 +112,7 @@ impl Backend for IptablesBackend {
             .map_err(|error| SinkError::Setup(error.to_string()))?;
         for programs in &programs {
             // Whatever would make the first sync fail is told now.
-            programs.save_table("nat")?;
+            programs.check()?;
         }
         open_loopback(config);
         let probes = Probes::new(&programs);

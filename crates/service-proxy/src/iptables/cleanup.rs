@@ -134,7 +134,7 @@ fn clean_place(
     }
     let chains_per_commit = place.programs.limits().chains_per_commit;
     let (text, rule_count) = removal(place.table, &saved, &doomed, chains_per_commit);
-    place.programs.restore(&text)?;
+    place.programs.restore(&[&text])?;
     Ok(Some(format!("{} chains and {rule_count} rules that led to them", doomed.len())))
 }
 

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use telaio_model::IpFamily;
+use telaio_netlink::nftables::Nftables;
+use telaio_netlink::xtables;
 use telaio_reconcile::ApplyError;
 
 use super::proxier::Kernel;
@@ -98,6 +100,16 @@ impl Programs {
         self.family
     }
 
+    /// Fails if rules cannot be read, with what the program says about it.
+    pub fn check(&self) -> Result<(), ApplyError> {
+        let can_read = match self.flavor {
+            Flavor::Legacy => xtables::table_info(legacy_family(self.family), "nat").is_some(),
+            Flavor::Auto | Flavor::Nft => nft_generation().is_some(),
+        };
+        // To ask the kernel takes no time; to ask the program takes as long as to read all rules.
+        if can_read { Ok(()) } else { self.save_table("nat").map(drop) }
+    }
+
     /// What `iptables-save` prints for one table.
     pub fn save_table(&self, table: &str) -> Result<String, ApplyError> {
         self.run_save(&["-t", table])
@@ -109,7 +121,7 @@ impl Programs {
     }
 
     fn run_save(&self, arguments: &[&str]) -> Result<String, ApplyError> {
-        let run = Run { program: &self.save, arguments, input: "", time_max: RUN_TIME_MAX };
+        let run = Run { program: &self.save, arguments, input: &[], time_max: RUN_TIME_MAX };
         let output = run.run()?;
         if output.status.success() { Ok(output.stdout) } else { Err(run.complaint(&output)) }
     }
@@ -120,7 +132,7 @@ impl Kernel for Programs {
         self.run_save(&[])
     }
 
-    fn restore(&mut self, text: &str) -> Result<(), ApplyError> {
+    fn restore(&mut self, text: &[&str]) -> Result<(), ApplyError> {
         let arguments = ["--noflush", "--wait", LOCK_WAIT_S];
         let run = Run {
             program: &self.restore,
@@ -132,12 +144,42 @@ impl Kernel for Programs {
         if output.status.success() { Ok(()) } else { Err(run.complaint(&output)) }
     }
 
+    fn is_untouched(&mut self) -> bool {
+        match self.flavor {
+            Flavor::Legacy => legacy_is_untouched(self.family),
+            // Every transaction makes a new generation; a namespace begins with the first.
+            Flavor::Auto | Flavor::Nft => nft_generation().is_some_and(|it| it <= 1),
+        }
+    }
+
     fn limits(&self) -> Limits {
         match self.flavor {
             Flavor::Legacy => Limits::LEGACY,
             Flavor::Auto | Flavor::Nft => Limits::NFT,
         }
     }
+}
+
+/// The number of the last transaction of nf_tables, if it may be asked for.
+fn nft_generation() -> Option<u32> {
+    Nftables::open().and_then(|mut nftables| nftables.generation()).ok()
+}
+
+/// A family as the older tables have it.
+pub(super) fn legacy_family(family: IpFamily) -> xtables::Family {
+    match family {
+        IpFamily::V4 => xtables::Family::V4,
+        IpFamily::V6 => xtables::Family::V6,
+    }
+}
+
+/// Whether the older tables have nothing but the ends of their own chains.
+fn legacy_is_untouched(family: IpFamily) -> bool {
+    let family = legacy_family(family);
+    // Each of the kernel's own chains ends in its policy, and the table in an error.
+    [("filter", 4), ("nat", 5), ("mangle", 6)].into_iter().all(|(table, entries)| {
+        xtables::table_info(family, table).is_some_and(|info| info.num_entries == entries)
+    })
 }
 
 /// Such as `ip6tables-legacy-restore`.
@@ -164,7 +206,7 @@ fn find_program(name: &str) -> Result<PathBuf, ProgramError> {
 
 fn ask_flavor(restore: &Path) -> Result<Flavor, ProgramError> {
     let run =
-        Run { program: restore, arguments: &["--version"], input: "", time_max: VERSION_TIME_MAX };
+        Run { program: restore, arguments: &["--version"], input: &[], time_max: VERSION_TIME_MAX };
     let broken = |why: String| ProgramError::Broken { program: restore.display().to_string(), why };
     let output = run.run().map_err(|error| broken(error.to_string()))?;
     if !output.status.success() {
@@ -179,7 +221,8 @@ fn ask_flavor(restore: &Path) -> Result<Flavor, ProgramError> {
 struct Run<'a> {
     program: &'a Path,
     arguments: &'a [&'a str],
-    input: &'a str,
+    /// In pieces.
+    input: &'a [&'a str],
     time_max: Duration,
 }
 
@@ -214,14 +257,14 @@ impl Run<'_> {
             let (done, end) = mpsc::channel::<()>();
             let (child, time_max) = (&child, self.time_max);
             let watchdog = scope.spawn(move || end_in_time(child, &end, time_max));
-            let feed = move || match stdin {
-                Some(mut stdin) => stdin.write_all(self.input.as_bytes()),
-                None => Ok(()),
+            let feed = move || {
+                let Some(mut stdin) = stdin else { return Ok(()) };
+                self.input.iter().try_for_each(|piece| stdin.write_all(piece.as_bytes()))
             };
+            let input_bytes: usize = self.input.iter().map(|piece| piece.len()).sum();
             // Small enough to be written before anybody reads; else whoever writes must not be the
             // one who has to read the complaints.
-            let writer =
-                if self.input.len() > PIPE_BYTES { Err(scope.spawn(feed)) } else { Ok(feed()) };
+            let writer = if input_bytes > PIPE_BYTES { Err(scope.spawn(feed)) } else { Ok(feed()) };
             let errors = scope.spawn(move || read_all(stderr));
             let stdout = read_all(stdout)?;
             let stderr = join(errors)??;
@@ -258,7 +301,8 @@ impl Run<'_> {
             .collect();
         let mut text =
             format!("{} ended with {}: {}", self.action(), output.status, lines.join("; "));
-        if let Some(line) = failed_line(stderr).and_then(|at| self.input.lines().nth(at - 1)) {
+        let mut lines = self.input.iter().flat_map(|piece| piece.lines());
+        if let Some(line) = failed_line(stderr).and_then(|at| lines.nth(at - 1)) {
             text = format!("{text}; the line is: {line}");
         }
         classify(stderr, output.status, text)
@@ -338,6 +382,7 @@ mod tests {
 
     fn sh(script: &str, input: &str, time_max: Duration) -> io::Result<Output> {
         let arguments = ["-c", script];
+        let input = &[input];
         let run = Run { program: Path::new("/bin/sh"), arguments: &arguments, input, time_max };
         run.try_run()
     }

@@ -29,9 +29,14 @@ pub trait Kernel: Send {
     /// What `iptables-save` prints.
     fn save(&mut self) -> Result<String, ApplyError>;
 
-    /// Runs `iptables-restore --noflush` with a text. Each table's part takes effect as a whole or
-    /// not at all; after an error earlier parts may have.
-    fn restore(&mut self, text: &str) -> Result<(), ApplyError>;
+    /// Runs `iptables-restore --noflush` with a text, given in pieces. Each table's part takes
+    /// effect as a whole or not at all; after an error earlier parts may have.
+    fn restore(&mut self, text: &[&str]) -> Result<(), ApplyError>;
+
+    /// Nobody has ever changed a rule here, so that there is nothing to read.
+    fn is_untouched(&mut self) -> bool {
+        false
+    }
 
     /// What is fastest with it.
     fn limits(&self) -> Limits;
@@ -162,7 +167,8 @@ impl Iptables {
     /// Reads everything, keeps what is right and mends the rest.
     fn mend(&mut self, view: View<'_>, expected: Expected) -> Result<SyncReport, ApplyError> {
         self.known = false;
-        let text = self.kernel.save()?;
+        let untouched = self.kernel.is_untouched();
+        let text = if untouched { String::new() } else { self.kernel.save()? };
         let limits = self.kernel.limits();
         let mend = Mend::new(&text, view, expected, limits).run(&self.context, &self.scaffold);
         self.claims = mend.claims;
@@ -357,5 +363,5 @@ pub(super) fn whole_text(services: &Services, context: &Context) -> String {
     let changes = Changes::new();
     let view = View { before: services, changes: &changes };
     let mend = Mend::new("", view, Expected::Everything, Limits::LEGACY);
-    mend.run(context, &Scaffold::new(context)).restore.text()
+    mend.run(context, &Scaffold::new(context)).restore.text().concat()
 }

@@ -33,6 +33,9 @@ impl Limits {
     pub const LEGACY: Self = Self { chains_per_commit: usize::MAX, rules_per_delete: 32 };
 }
 
+/// The end of a part.
+const COMMIT: &str = "COMMIT\n";
+
 /// When the filter table changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
@@ -118,15 +121,20 @@ impl Section {
         self.chains += 1;
     }
 
-    fn write(sections: &[&Self], table: Table, text: &mut String) {
+    /// One transaction of these, in pieces.
+    fn write<'a>(sections: &[&'a Self], table: Table, text: &mut Vec<&'a str>) {
         if sections.iter().all(|section| section.is_empty()) {
             return;
         }
-        text.extend(["*", table.as_str(), "\n"]);
+        text.push(match table {
+            Table::Filter => "*filter\n",
+            Table::Mangle => "*mangle\n",
+            Table::Nat => "*nat\n",
+        });
         text.extend(sections.iter().map(|section| section.declared.as_str()));
         text.extend(sections.iter().map(|section| section.edits.as_str()));
         text.extend(sections.iter().map(|section| section.removed.as_str()));
-        text.push_str("COMMIT\n");
+        text.push(COMMIT);
     }
 }
 
@@ -221,16 +229,14 @@ impl Restore {
     }
 
     /// How many transactions a text is.
-    pub(super) fn commit_count(text: &str) -> u64 {
-        text.lines().filter(|line| *line == "COMMIT").count() as u64
+    pub(super) fn commit_count(text: &[&str]) -> u64 {
+        text.iter().filter(|piece| **piece == COMMIT).count() as u64
     }
 
-    /// The text; nothing if nothing changes.
-    pub(super) fn text(&self) -> String {
+    /// The text, in pieces that need not be copied; nothing if nothing changes.
+    pub(super) fn text(&self) -> Vec<&str> {
         let nat: Vec<&Section> = self.nat().collect();
-        let bytes: usize =
-            self.sections().map(|it| it.declared.len() + it.edits.len() + it.removed.len()).sum();
-        let mut text = String::with_capacity(bytes + 256);
+        let mut text = Vec::new();
         let nat_changes = nat.iter().any(|section| !section.is_empty());
         if nat_changes {
             Section::write(&[&self.filter_before], Table::Filter, &mut text);

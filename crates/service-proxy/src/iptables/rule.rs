@@ -14,7 +14,7 @@
 //! ```
 
 use std::fmt::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use telaio_model::{IpFamily, Protocol};
@@ -301,7 +301,23 @@ fn write_net(out: &mut impl Write, option: &str, net: &Is<IpNet>) -> fmt::Result
         out.write_str("! ")?;
     }
     out.write_str(option)?;
-    write!(out, "{} ", net.value)
+    write_ip(out, net.value.addr())?;
+    write!(out, "/{} ", net.value.prefix_len())
+}
+
+/// An IPv4 address without the formatter's detours, which would be a good part of all our work.
+fn write_ip(out: &mut impl Write, ip: IpAddr) -> fmt::Result {
+    let IpAddr::V4(ip) = ip else { return write!(out, "{ip}") };
+    let (mut text, mut len) = ([0_u8; 15], 0);
+    for (at, octet) in ip.octets().into_iter().enumerate() {
+        let digits = [b'.', b'0' + octet / 100, b'0' + octet / 10 % 10, b'0' + octet % 10];
+        let wanted = [at > 0, octet >= 100, octet >= 10, true];
+        for (digit, _) in digits.into_iter().zip(wanted).filter(|(_, wanted)| *wanted) {
+            text[len] = digit;
+            len += 1;
+        }
+    }
+    out.write_str(str::from_utf8(&text[..len]).unwrap_or_default())
 }
 
 impl fmt::Display for Rule {
@@ -390,7 +406,14 @@ impl Target {
             Self::Reject(IpFamily::V6) => {
                 out.write_str("-j REJECT --reject-with icmp6-port-unreachable")
             }
-            Self::Dnat(endpoint) => write!(out, "-j DNAT --to-destination {endpoint}"),
+            Self::Dnat(endpoint) => {
+                out.write_str("-j DNAT --to-destination ")?;
+                if endpoint.is_ipv6() {
+                    return write!(out, "{endpoint}");
+                }
+                write_ip(out, endpoint.ip())?;
+                write!(out, ":{}", endpoint.port())
+            }
             Self::Masquerade => out.write_str("-j MASQUERADE --random-fully"),
             Self::SetMark { value, mask } => {
                 write!(out, "-j MARK --set-xmark {value:#x}/{mask:#x}")

@@ -15,13 +15,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use telaio_model::IpFamily;
 use telaio_netlink::nftables::Nftables;
 use telaio_netlink::xtables::{self, table_fingerprint, table_info};
 use telaio_reconcile::SyncHandle;
 
 use super::names::Table;
-use super::programs::{Flavor, Programs};
+use super::programs::{Flavor, Programs, legacy_family};
 use super::proxier::Kernel;
 
 /// How often the thread looks.
@@ -130,13 +129,6 @@ impl Probes {
                 Self { cheap: None, thorough: Some(Box::new(Saved(programs.to_vec()))) }
             }
         }
-    }
-}
-
-fn legacy_family(family: IpFamily) -> xtables::Family {
-    match family {
-        IpFamily::V4 => xtables::Family::V4,
-        IpFamily::V6 => xtables::Family::V6,
     }
 }
 

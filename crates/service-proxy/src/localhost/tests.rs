@@ -28,7 +28,8 @@ impl Node {
              ip address add 192.0.2.1/24 dev node; ip address add 2001:db8::1/64 dev node nodad
              ip link set node up; ip link set net up",
         );
-        let proxy = place.run(|| LocalhostProxy::start_with(&IpFamily::ALL, limits).unwrap());
+        let proxy =
+            place.run(|| LocalhostProxy::start_with(&IpFamily::ALL, 0x4000, limits).unwrap());
         let (port, port6) = (proxy.port(IpFamily::V4).unwrap(), proxy.port(IpFamily::V6).unwrap());
         place.shell(&format!(
             "nft 'table inet t {{

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use telaio_model::{Object, ObjectKey, ServiceEndpoints};
 use telaio_netlink::NetlinkError;
-use telaio_netlink::nftables::{Batch, Nftables, Notice, Watcher};
+use telaio_netlink::nftables::{Batch, Family, Nftables, Notice, Watcher};
 use telaio_reconcile::kpng::{
     Backend, FilterReset, FlagError, FlagSpec, FlagValues, FullState, Inbox, Sink, SinkError,
 };
@@ -343,13 +343,27 @@ pub fn kube_proxy_present() -> Result<Option<String>, NetlinkError> {
 }
 
 fn has_table(name: &str) -> Result<bool, NetlinkError> {
-    Ok(Nftables::open()?.tables()?.iter().any(|(_, table)| table == name))
+    let Some((_, tables)) = tables()? else { return Ok(false) };
+    Ok(tables.iter().any(|(_, table)| table == name))
+}
+
+/// Every table; `None` where the kernel has no nftables at all, which is no error for whoever only
+/// wants to know whether something is there.
+fn tables() -> Result<Option<(Nftables, Vec<(Family, String)>)>, NetlinkError> {
+    let listed = Nftables::open().and_then(|mut nft| {
+        let tables = nft.tables()?;
+        Ok((nft, tables))
+    });
+    match listed {
+        Ok(listed) => Ok(Some(listed)),
+        Err(error) if error.is_unsupported() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Deletes the tables of this name in all families, in one transaction.
 fn delete_tables(name: &str) -> Result<Vec<String>, NetlinkError> {
-    let mut nft = Nftables::open()?;
-    let mut tables = nft.tables()?;
+    let Some((mut nft, mut tables)) = tables()? else { return Ok(Vec::new()) };
     tables.retain(|(_, table)| table == name);
     let mut batches: Vec<Batch> = Vec::new();
     for (family, table) in &tables {

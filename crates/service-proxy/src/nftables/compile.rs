@@ -140,15 +140,32 @@ pub struct ChainItem {
     pub rules: Option<Vec<Rule>>,
 }
 
+/// The service that an item is of, by a hash of its name. What is read back does not tell, so it does
+/// not count when items are compared.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Owner(pub u64);
+
+impl PartialEq for Owner {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Owner {}
+
 /// Where an address and port leads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FrontendItem {
+    /// Whose it is.
+    pub owner: Owner,
     /// The number of its way; `None` if there is none, which we never want.
     pub way: Option<u32>,
     /// The endpoints in their slots, in order of slot.
     pub slots: Vec<(u32, SocketAddr)>,
     /// The lasting slot for each slot, in order of slot; with affinity only.
     pub lasting: Vec<(u32, u32)>,
+    /// The lasting slots, in order; with affinity only.
+    pub live: Vec<u32>,
 }
 
 /// What stands in the table under a [`Key`].
@@ -242,7 +259,8 @@ impl Pick {
             Choice::Turn(_) => vec![words.pick(place, slots, count, NumgenKind::Incremental)],
             Choice::Sticky(timeout_s) => vec![
                 words.stay(place, slots, timeout_s),
-                words.leave(place),
+                words.leave_dead(place),
+                words.leave_other(place, slots),
                 words.settle(place, slots, count, timeout_s),
                 words.stay(place, slots, timeout_s),
                 // The map is full.
@@ -475,7 +493,9 @@ impl PortCompiler<'_> {
     }
 
     fn frontend(&mut self, key: FrontendKey, external: bool) {
-        let mut item = FrontendItem::default();
+        let service = &self.port.name.service;
+        let owner = StableHash::new().text(&service.namespace).text(&service.name).finish();
+        let mut item = FrontendItem { owner: Owner(owner), ..FrontendItem::default() };
         let way = if !external {
             Self::way(self.target(key, self.port.internal, &mut item), Way::Pick)
         } else if let Some(from_node) = self.port.external_from_node {
@@ -495,6 +515,7 @@ impl PortCompiler<'_> {
         item.way = Some((self.number)(&way));
         item.slots.sort_unstable();
         item.lasting.sort_unstable();
+        item.live.sort_unstable();
         self.out.ways.insert(way);
         self.claim(Key::Frontend(key), Item::Frontend(Arc::new(item)));
     }
@@ -530,6 +551,7 @@ impl PortCompiler<'_> {
             let lasting = slots::lasting(endpoints, slots);
             let of: BTreeMap<(IpAddr, u16), u32> =
                 endpoints.iter().map(|it| (it.address, it.port)).zip(lasting).collect();
+            item.live.extend(of.values());
             item.slots
                 .extend(of.iter().map(|((ip, port), slot)| (*slot, SocketAddr::new(*ip, *port))));
             let lasting = (slots.offset()..).zip(&filled);
@@ -607,11 +629,19 @@ fn base_chains(
         .map(|port| words.redirect_localhost(&loopback, port));
     let to_services = words.jump(SERVICES);
     let masquerade = config.masquerade_mark();
+    // The listener's own connections, which carry the mark, reach node ports by any address.
+    let from_listener = redirect.as_ref().map(|_| {
+        words
+            .is_marked(masquerade)
+            .then(words.not_to_net(&loopback))
+            .then(words.is_local(FibAddress::Destination))
+            .then(words.dispatch(Place::NodePort))
+    });
     vec![
         item(nat("nat-prerouting", Hook::Prerouting, PRIORITY_DSTNAT), vec![to_services.clone()]),
         item(
             nat("nat-output", Hook::Output, PRIORITY_DSTNAT),
-            redirect.into_iter().chain([to_services]).collect(),
+            redirect.into_iter().chain(from_listener).chain([to_services]).collect(),
         ),
         item(
             nat("nat-postrouting", Hook::Postrouting, PRIORITY_SRCNAT),

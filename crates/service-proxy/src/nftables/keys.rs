@@ -11,7 +11,9 @@ use super::rule::Place;
 /// By what a map's services are found.
 pub(super) fn place_of(map: Map) -> Place {
     match map {
-        Map::NodePorts | Map::NodePortEndpoints | Map::NodePortLasting => Place::NodePort,
+        Map::NodePorts | Map::NodePortEndpoints | Map::NodePortLasting | Map::NodePortLive => {
+            Place::NodePort
+        }
         _ => Place::Address,
     }
 }

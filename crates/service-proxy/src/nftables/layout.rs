@@ -13,7 +13,8 @@
 //! | `firewall` | address . protocol . port | the chain that knows the allowed sources |
 //! | `affinity` | client . address . protocol . port | the endpoint's lasting slot |
 //! | `lasting` | address . protocol . port . slot | the lasting slot of the endpoint in this one |
-//! | `nodeport-affinity`, `nodeport-lasting` | the same without the address | |
+//! | `live` | address . protocol . port . lasting slot | |
+//! | `nodeport-affinity`, `nodeport-lasting`, `nodeport-live` | the same without the address | |
 //! | `cluster-ips` | address | |
 //! | `hairpin` | address . the same address | |
 //! | `localhost-nodeports` | port | |
@@ -73,10 +74,14 @@ pub enum Map {
     Affinity,
     /// The lasting slots.
     Lasting,
+    /// The lasting slots of endpoints that live.
+    Live,
     /// Who stays where, by node port.
     NodePortAffinity,
     /// The lasting slots of node ports.
     NodePortLasting,
+    /// Those of them whose endpoints live.
+    NodePortLive,
     /// The cluster addresses.
     ClusterIps,
     /// Endpoints of this node, who may call themselves.
@@ -87,7 +92,7 @@ pub enum Map {
 
 impl Map {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Services,
         Self::Ways,
         Self::Endpoints,
@@ -96,8 +101,10 @@ impl Map {
         Self::Firewall,
         Self::Affinity,
         Self::Lasting,
+        Self::Live,
         Self::NodePortAffinity,
         Self::NodePortLasting,
+        Self::NodePortLive,
         Self::ClusterIps,
         Self::Hairpin,
         Self::LocalhostNodePorts,
@@ -114,8 +121,10 @@ impl Map {
             Self::Firewall => "firewall",
             Self::Affinity => "affinity",
             Self::Lasting => "lasting",
+            Self::Live => "live",
             Self::NodePortAffinity => "nodeport-affinity",
             Self::NodePortLasting => "nodeport-lasting",
+            Self::NodePortLive => "nodeport-live",
             Self::ClusterIps => "cluster-ips",
             Self::Hairpin => "hairpin",
             Self::LocalhostNodePorts => "localhost-nodeports",
@@ -140,9 +149,11 @@ impl Map {
             Self::Services | Self::Firewall | Self::NodePortAffinity => {
                 vec![address, Protocol, Port]
             }
-            Self::Endpoints | Self::Lasting => vec![address, Protocol, Port, Mark],
+            Self::Endpoints | Self::Lasting | Self::Live => vec![address, Protocol, Port, Mark],
             Self::NodePorts => vec![Protocol, Port],
-            Self::NodePortEndpoints | Self::NodePortLasting => vec![Protocol, Port, Mark],
+            Self::NodePortEndpoints | Self::NodePortLasting | Self::NodePortLive => {
+                vec![Protocol, Port, Mark]
+            }
             Self::Affinity => vec![address, address, Protocol, Port],
             Self::Ways => vec![Mark],
             Self::ClusterIps => vec![address],

@@ -1,5 +1,7 @@
 //! Whether this kernel can do what we need, tried out in a table of its own that nobody sees.
 
+use std::io;
+
 use ipnet::IpNet;
 use telaio_model::IpFamily;
 use telaio_netlink::NetlinkError;
@@ -40,6 +42,19 @@ pub fn probe(families: &[IpFamily]) -> Result<(), ProbeError> {
     let family = families.first().copied().unwrap_or(IpFamily::V4);
     let mut nft = Nftables::open().map_err(|error| refusal(family, error))?;
     check(&mut nft, families)
+}
+
+/// Why this kernel takes no tables of this family at all, whoever makes them; `None` if it does, or if
+/// we may not ask. It leaves no trace: not even a transaction is counted.
+pub fn tables_refused(family: IpFamily) -> Option<NetlinkError> {
+    let mut batch = Batch::new(nft_family(family), TABLE);
+    batch.add_table();
+    // There is no such set, so the kernel takes the table back before it was there.
+    batch.delete_set(TABLE);
+    let error = Nftables::open().and_then(|mut nft| nft.commit(&mut [&mut batch])).err()?;
+    let number = error.raw_os_error().map(io::Error::from_raw_os_error);
+    let is_taken = number.is_some_and(|error| error.kind() == io::ErrorKind::NotFound);
+    (!is_taken && !error.is_permission()).then_some(error)
 }
 
 fn refusal(family: IpFamily, error: NetlinkError) -> ProbeError {

@@ -100,6 +100,9 @@ fn frontend(key: &FrontendKey, item: &FrontendItem, add: &mut dyn FnMut(Map, Str
     for (slot, endpoint) in &item.slots {
         add(place.endpoints(), format!("{service} . {slot:#010x} : {}", socket(*endpoint)));
     }
+    for slot in &item.live {
+        add(place.live(), format!("{service} . {slot:#010x}"));
+    }
     for (slot, lasting) in &item.lasting {
         add(place.lasting(), format!("{service} . {slot:#010x} : {lasting:#010x}"));
     }

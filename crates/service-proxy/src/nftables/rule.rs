@@ -110,6 +110,16 @@ impl Place {
     }
 }
 
+impl Place {
+    /// The set of the lasting slots whose endpoints live.
+    pub fn live(self) -> Map {
+        match self {
+            Self::Address => Map::Live,
+            Self::NodePort => Map::NodePortLive,
+        }
+    }
+}
+
 /// Some number that tells our hash from others'.
 const HASH_SEED: u32 = 0x7e1a_1000;
 /// The type of an address that is this machine's own.
@@ -317,11 +327,53 @@ impl Words {
         )
     }
 
-    /// A client that has an endpoint, where [`stay`](Self::stay) did not take it, has it no more.
-    pub fn leave(self, place: Place) -> Rule {
+    /// A client whose endpoint is gone has it no more. Only then: another connection of the client
+    /// may have chosen a moment ago, on another core.
+    pub fn leave_dead(self, place: Place) -> Rule {
+        let (live, service) = (place.live().name(), self.service_key(place, 0).0);
+        let is_dead = vec![Expression::InSet {
+            set: live.to_owned(),
+            key: Reg(self.address_regs()),
+            inverted: true,
+        }];
+        self.leave(place, &format!("{service} . meta mark != @{live}"), |_| is_dead)
+    }
+
+    /// A client whose endpoint is of the other set, as after a change of policy, has it no more.
+    pub fn leave_other(self, place: Place, slots: Slots) -> Rule {
+        let text = format!("meta mark & {LOCAL_SLOTS:#x} != {:#x}", slots.offset());
+        self.leave(place, &text, |slot| {
+            vec![
+                Expression::Bitwise {
+                    from: Reg(slot),
+                    to: Reg(slot + 1),
+                    mask: LOCAL_SLOTS.to_ne_bytes().to_vec(),
+                    xor: vec![0; 4],
+                },
+                Expression::Compare {
+                    from: Reg(slot + 1),
+                    op: CompareOp::NotEqual,
+                    value: slots.offset().to_ne_bytes().to_vec(),
+                },
+            ]
+        })
+    }
+
+    fn leave(
+        self,
+        place: Place,
+        condition_text: &str,
+        condition: impl FnOnce(u8) -> Vec<Expression>,
+    ) -> Rule {
         let (key, mut expressions, slot) = self.affinity_key(place);
         let affinity = place.affinity().name();
-        expressions.push(Expression::Meta { to: Reg(slot), key: MetaKey::Mark });
+        expressions.push(Expression::Lookup {
+            map: affinity.to_owned(),
+            key: Reg(0),
+            to: Reg(slot),
+        });
+        expressions.extend(Self::launder(slot, slot + 1));
+        expressions.extend(condition(slot));
         expressions.push(Expression::Dynset {
             set: affinity.to_owned(),
             op: DynsetOp::Delete,
@@ -329,7 +381,13 @@ impl Words {
             data: Some(Reg(slot)),
             timeout_ms: None,
         });
-        Rule::new(format!("delete @{affinity} {{ {key} : meta mark }}"), expressions)
+        Rule::new(
+            format!(
+                "meta mark set {key} map @{affinity} {condition_text} delete @{affinity} {{ {key} : \
+                 meta mark }}"
+            ),
+            expressions,
+        )
     }
 
     /// A client without an endpoint gets one by chance.
@@ -385,13 +443,10 @@ impl Words {
         )
     }
 
-    /// If the bit is set, clears it, and gives the connection this machine's address.
-    pub fn masquerade_marked(self, bit: u32) -> Rule {
+    /// Goes on only if the bit is set.
+    pub fn is_marked(self, bit: u32) -> Rule {
         Rule::new(
-            format!(
-                "meta mark & {bit:#010x} != 0x00000000 meta mark set meta mark & {:#010x}",
-                !bit
-            ),
+            format!("meta mark & {bit:#010x} != 0x00000000"),
             vec![
                 Expression::Meta { to: Reg(0), key: MetaKey::Mark },
                 Expression::Bitwise {
@@ -401,6 +456,15 @@ impl Words {
                     xor: vec![0; 4],
                 },
                 Expression::Compare { from: Reg(0), op: CompareOp::NotEqual, value: vec![0; 4] },
+            ],
+        )
+    }
+
+    /// If the bit is set, clears it, and gives the connection this machine's address.
+    pub fn masquerade_marked(self, bit: u32) -> Rule {
+        let clear = Rule::new(
+            format!("meta mark set meta mark & {:#010x}", !bit),
+            vec![
                 Expression::Meta { to: Reg(0), key: MetaKey::Mark },
                 Expression::Bitwise {
                     from: Reg(0),
@@ -410,8 +474,8 @@ impl Words {
                 },
                 Expression::SetMark { from: Reg(0) },
             ],
-        )
-        .then(Self::masquerade())
+        );
+        self.is_marked(bit).then(clear).then(Self::masquerade())
     }
 
     fn masquerade() -> Rule {

@@ -11,12 +11,13 @@ use crate::plan::Destination;
 
 /// How many slots shares are expressed in, where they have no small common measure.
 const WEIGHT_SLOTS_MAX: usize = 1024;
-/// The least number of slots of a hashed service, so that shares are even.
-const HASH_SLOTS_MIN: usize = 128;
-/// Slots per endpoint of a hashed service.
-const HASH_SLOTS_PER_ENDPOINT: usize = 16;
-/// The most slots of a hashed service.
-const HASH_SLOTS_MAX: usize = 4096;
+/// The slots of a hashed service. Always the same number, for with another one every client would
+/// have another slot.
+const HASH_SLOTS: usize = 1024;
+/// Up to so many endpoints, that is: beyond, shares would be too uneven.
+const HASH_ENDPOINTS_MAX: usize = 256;
+/// The slots of a service with more endpoints than that.
+const HASH_SLOTS_MANY: usize = 16_384;
 
 /// An endpoint of each slot, as often as its weight says, in an order in which no endpoint comes
 /// twice in a row if that can be avoided: also right for taking turns. Exact where the weights have a
@@ -59,9 +60,7 @@ fn gcd(a: u64, b: u64) -> u64 {
 /// An endpoint of each slot, by rendezvous: each slot goes to the endpoint that draws the best lot for
 /// it. When an endpoint leaves, only its own slots change hands.
 pub(super) fn by_rendezvous(endpoints: &[Destination]) -> Vec<&Destination> {
-    let count = (endpoints.len() * HASH_SLOTS_PER_ENDPOINT)
-        .clamp(HASH_SLOTS_MIN, HASH_SLOTS_MAX)
-        .next_power_of_two();
+    let count = if endpoints.len() <= HASH_ENDPOINTS_MAX { HASH_SLOTS } else { HASH_SLOTS_MANY };
     let ids: Vec<u64> = endpoints.iter().map(|it| identity(it.address, it.port)).collect();
     let lot = |slot: usize, i: usize| {
         let draw = (mix(ids[i] ^ mix(slot as u64)) >> 32) as u32;
@@ -148,13 +147,16 @@ mod tests {
 
     #[test]
     fn an_endpoint_that_leaves_moves_only_its_own_slots() {
-        let all: Vec<Destination> = (1..=6).map(|i| endpoint(i, 1)).collect();
-        let fewer: Vec<Destination> =
-            all.iter().filter(|it| it.address != all[2].address).cloned().collect();
-        let (before, after) = (by_rendezvous(&all), by_rendezvous(&fewer));
-        assert_eq!(before.len(), after.len());
-        for (before, after) in before.iter().zip(&after) {
-            assert!(before.address == all[2].address || before == after);
+        for count in 2..40 {
+            let all: Vec<Destination> = (1..=count).map(|i| endpoint(i, 1)).collect();
+            let gone = &all[usize::from(count) / 2];
+            let fewer: Vec<Destination> = all.iter().filter(|it| *it != gone).cloned().collect();
+            let (before, after) = (by_rendezvous(&all), by_rendezvous(&fewer));
+            assert_eq!(before.len(), after.len());
+            assert!(before.contains(&gone), "{count}");
+            for (before, after) in before.iter().zip(&after) {
+                assert!(*before == gone || before == after, "{count}");
+            }
         }
     }
 

@@ -20,7 +20,8 @@ use super::rule::{Place, Rule};
 /// within one. About seven million endpoints.
 pub const TRANSACTION_BYTES_MAX: usize = 400 << 20;
 
-type Changes = [Change<Key, Item>];
+/// The changes of one transaction.
+type Changes<'a> = [&'a Change<Key, Item>];
 
 /// What is known of our table of one family.
 #[derive(Debug, Default)]
@@ -47,6 +48,8 @@ pub struct Kernel {
     anew: bool,
     /// The ruleset's generation up to which we know that ours is as we left it.
     generation: Option<u32>,
+    /// How large a transaction may be.
+    transaction_bytes_max: usize,
     /// Who stays where, kept while the tables are made anew.
     kept: BTreeMap<(IpFamily, Map), Vec<KeptElement>>,
 }
@@ -55,20 +58,30 @@ pub struct Kernel {
 struct KeptElement {
     key: Vec<u8>,
     value: Vec<u8>,
-    timeout_ms: (u64, u64),
+    timeout_ms: Option<u64>,
+    left_ms: u64,
 }
 
 impl Kernel {
     /// Opens the kernel of this network namespace.
     pub fn open(families: &[IpFamily]) -> Result<Self, NetlinkError> {
+        let nft = Nftables::open()?;
+        let transaction_bytes_max = TRANSACTION_BYTES_MAX.min(nft.bytes_max() / 2);
         Ok(Self {
-            nft: Nftables::open()?,
+            nft,
             families: families.to_vec(),
             tables: BTreeMap::new(),
             anew: false,
             generation: None,
+            transaction_bytes_max,
             kept: BTreeMap::new(),
         })
+    }
+
+    /// Makes transactions smaller, for tests of what happens when one is not enough.
+    #[doc(hidden)]
+    pub fn set_transaction_bytes_max(&mut self, bytes: usize) {
+        self.transaction_bytes_max = bytes;
     }
 
     /// The address of the socket that changes go through.
@@ -184,6 +197,9 @@ impl Kernel {
                     ReadEntry::Slot(key, slot, endpoint) => {
                         frontends.entry(key).or_default().slots.push((slot, endpoint));
                     }
+                    ReadEntry::Live(key, slot) => {
+                        frontends.entry(key).or_default().live.push(slot);
+                    }
                     ReadEntry::Lasting(key, slot, lasting) => {
                         frontends.entry(key).or_default().lasting.push((slot, lasting));
                     }
@@ -193,38 +209,42 @@ impl Kernel {
         items.extend(frontends.into_iter().map(|(key, mut item)| {
             item.slots.sort_unstable();
             item.lasting.sort_unstable();
+            item.live.sort_unstable();
             (Key::Frontend(key), Item::Frontend(Arc::new(item)))
         }));
         Ok(())
     }
 
     /// Carries out changes.
-    pub fn write(&mut self, changes: &Changes) -> Result<(), ApplyError> {
+    pub fn write(&mut self, changes: &[Change<Key, Item>]) -> Result<(), ApplyError> {
         if self.anew {
             self.keep_affinity().map_err(apply_error)?;
+            let outcome = self.write_all(changes);
+            if outcome.is_ok() || self.kept.values().all(Vec::is_empty) {
+                return outcome.map_err(apply_error);
+            }
+            // Better forget who stays where than program nothing.
+            self.kept.clear();
         } else if self.outgrown(changes) {
             self.anew = true;
             return Err(ApplyError::Conflict("our maps are too small now".to_owned()));
         }
-        let mut rest = changes;
-        loop {
+        self.write_all(changes).map_err(apply_error)
+    }
+
+    fn write_all(&mut self, changes: &[Change<Key, Item>]) -> Result<(), NetlinkError> {
+        for transaction in transactions(changes, self.transaction_bytes_max) {
             let mut writer = TransactionWriter::new();
-            let first = rest.len() == changes.len();
-            if first && self.anew {
+            if self.anew {
                 self.write_anew(&mut writer, changes);
             }
-            let taken = writer.write(rest);
-            self.commit(&mut writer).map_err(apply_error)?;
-            if first && self.anew {
-                self.anew = false;
-                self.kept.clear();
-            }
-            self.count(&writer.counted);
-            rest = rest.get(taken..).unwrap_or_default();
-            if rest.is_empty() {
-                return Ok(());
-            }
+            writer.write(&transaction);
+            self.commit(&mut writer)?;
+            self.anew = false;
+            self.count(&count_added(&transaction));
         }
+        self.kept.clear();
+        Ok(())
     }
 
     fn commit(&mut self, writer: &mut TransactionWriter) -> Result<(), NetlinkError> {
@@ -241,8 +261,8 @@ impl Kernel {
     }
 
     /// Whether some map has no room for the changes.
-    fn outgrown(&self, changes: &Changes) -> bool {
-        let added = count_added(changes);
+    fn outgrown(&self, changes: &[Change<Key, Item>]) -> bool {
+        let added = count_added(&changes.iter().collect::<Vec<_>>());
         added.into_iter().any(|((family, map), added)| {
             let fill = self.tables.get(&family).and_then(|table| table.fill.get(&map));
             fill.is_none_or(|fill| fill.size > 0 && fill.count + added > i64::from(fill.size))
@@ -282,8 +302,8 @@ impl Kernel {
     }
 
     /// The tables anew, within the same transaction as what comes into them.
-    fn write_anew(&mut self, writer: &mut TransactionWriter, changes: &Changes) {
-        let added = count_added(changes);
+    fn write_anew(&mut self, writer: &mut TransactionWriter, changes: &[Change<Key, Item>]) {
+        let added = count_added(&changes.iter().collect::<Vec<_>>());
         for family in &self.families {
             let batch = writer.batch(*family);
             // Deleting needs it to be there, and making it is harmless where it is.
@@ -302,7 +322,8 @@ impl Kernel {
                         &Element {
                             key: &element.key,
                             data: ElementData::Value(&element.value),
-                            timeout_ms: Some(element.timeout_ms),
+                            timeout_ms: element.timeout_ms,
+                            left_ms: Some(element.left_ms),
                         },
                     );
                 }
@@ -313,7 +334,7 @@ impl Kernel {
 }
 
 /// By how much each map grows.
-fn count_added(changes: &Changes) -> BTreeMap<(IpFamily, Map), i64> {
+fn count_added(changes: &Changes<'_>) -> BTreeMap<(IpFamily, Map), i64> {
     let mut added = BTreeMap::new();
     for change in changes {
         let family = change.key().family();
@@ -327,6 +348,7 @@ fn count_added(changes: &Changes) -> BTreeMap<(IpFamily, Map), i64> {
                     count(maps.services, if item.way.is_some() { sign } else { 0 });
                     count(maps.endpoints, size(item.slots.len()));
                     count(maps.lasting, size(item.lasting.len()));
+                    count(maps.live, size(item.live.len()));
                 }
                 (key, _) => {
                     if let Some(map) = set_of(key) {
@@ -356,12 +378,18 @@ struct FrontendMaps {
     services: Map,
     endpoints: Map,
     lasting: Map,
+    live: Map,
 }
 
 impl FrontendMaps {
     fn of(key: &FrontendKey) -> Self {
         let place = key.place();
-        Self { services: place.services(), endpoints: place.endpoints(), lasting: place.lasting() }
+        Self {
+            services: place.services(),
+            endpoints: place.endpoints(),
+            lasting: place.lasting(),
+            live: place.live(),
+        }
     }
 }
 
@@ -369,7 +397,6 @@ impl FrontendMaps {
 struct TransactionWriter {
     v4: Batch,
     v6: Batch,
-    counted: BTreeMap<(IpFamily, Map), i64>,
     key: Vec<u8>,
 }
 
@@ -378,7 +405,6 @@ impl TransactionWriter {
         Self {
             v4: Batch::new(nft_family(IpFamily::V4), TABLE),
             v6: Batch::new(nft_family(IpFamily::V6), TABLE),
-            counted: BTreeMap::new(),
             key: Vec::with_capacity(64),
         }
     }
@@ -394,9 +420,7 @@ impl TransactionWriter {
         [&mut self.v4, &mut self.v6]
     }
 
-    /// Writes as many of the changes as one transaction may hold; tells how many.
-    fn write(&mut self, changes: &Changes) -> usize {
-        let changes = self.fitting(changes);
+    fn write(&mut self, changes: &Changes<'_>) {
         // Chains first, so that verdicts find them; rules when all chains are there; chains that go
         // last, when nobody goes to them any more.
         for change in changes {
@@ -417,21 +441,6 @@ impl TransactionWriter {
         for change in changes {
             self.remove_chain(change);
         }
-        self.counted = count_added(changes);
-        changes.len()
-    }
-
-    /// The changes that fit. Keys of frontends come last and in order of address; a service's are
-    /// few, so the end is sought among them, where a new service begins.
-    fn fitting<'a>(&self, changes: &'a Changes) -> &'a Changes {
-        let mut bytes = self.v4.len() + self.v6.len();
-        for (i, change) in changes.iter().enumerate() {
-            bytes += change.old().map_or(0, item_bytes) + change.new_item().map_or(0, item_bytes);
-            if bytes > TRANSACTION_BYTES_MAX && i > 0 {
-                return &changes[..i];
-            }
-        }
-        changes
     }
 
     fn make_chain(&mut self, change: &Change<Key, Item>) {
@@ -551,6 +560,12 @@ impl TransactionWriter {
             let value = lasting.to_ne_bytes();
             self.put(key.family, maps.lasting, ElementData::Value(&value), add);
         }
+        let others = other.map_or(&[] as &[_], |other| &other.live);
+        for slot in only_in(&item.live, others) {
+            self.key.truncate(service_key_len);
+            self.key.extend_from_slice(&slot.to_ne_bytes());
+            self.put(key.family, maps.live, ElementData::None, add);
+        }
     }
 
     fn put_service_key(&mut self, key: &FrontendKey) {
@@ -580,13 +595,55 @@ fn only_in<'a, T: Ord>(mine: &'a [T], others: &'a [T]) -> impl Iterator<Item = &
     })
 }
 
+/// The changes, in as few transactions as the bound on their size allows: mostly one. Where there are
+/// several, what services share comes first and goes last, and a service is in one of them as a whole.
+fn transactions(changes: &[Change<Key, Item>], bytes_max: usize) -> Vec<Vec<&Change<Key, Item>>> {
+    let bytes = |change: &Change<Key, Item>| {
+        change.old().map_or(0, item_bytes) + change.new_item().map_or(0, item_bytes)
+    };
+    if changes.iter().map(bytes).sum::<usize>() <= bytes_max {
+        return vec![changes.iter().collect()];
+    }
+    let is_frontend = |change: &&Change<Key, Item>| matches!(change.key(), Key::Frontend(_));
+    let is_delete = |change: &&Change<Key, Item>| change.new_item().is_none();
+    let (mut frontends, shared): (Vec<_>, Vec<_>) = changes.iter().partition(is_frontend);
+    let (last, first): (Vec<_>, Vec<_>) = shared.into_iter().partition(is_delete);
+    frontends.sort_by_key(|change| owner(change));
+    let mut all = vec![first];
+    let mut room = 0;
+    for service in frontends.chunk_by(|one, other| owner(one) == owner(other)) {
+        let size = service.iter().map(|change| bytes(change)).sum();
+        if size > room {
+            all.push(Vec::new());
+            room = bytes_max;
+        }
+        room = room.saturating_sub(size);
+        if let Some(transaction) = all.last_mut() {
+            transaction.extend(service);
+        }
+    }
+    all.push(last);
+    all
+}
+
+/// The service that a frontend is, or was, of.
+fn owner(change: &Change<Key, Item>) -> u64 {
+    let of = |item: &Item| match item {
+        Item::Frontend(item) => item.owner.0,
+        _ => 0,
+    };
+    change.new_item().or(change.old()).map_or(0, of)
+}
+
 /// About how many bytes an item takes in a transaction.
 fn item_bytes(item: &Item) -> usize {
     match item {
         Item::Present => 40,
         Item::Firewall(_) | Item::Way(_) => 100,
         Item::Chain(chain) => 400 + 800 * chain.rules.as_ref().map_or(0, Vec::len),
-        Item::Frontend(item) => 100 + 80 * item.slots.len() + 60 * item.lasting.len(),
+        Item::Frontend(item) => {
+            100 + 80 * item.slots.len() + 60 * (item.lasting.len() + item.live.len())
+        }
     }
 }
 
@@ -598,6 +655,7 @@ enum ReadEntry {
     Leads(FrontendKey, u32),
     Slot(FrontendKey, u32, SocketAddr),
     Lasting(FrontendKey, u32, u32),
+    Live(FrontendKey, u32),
 }
 
 impl ReadEntry {
@@ -633,6 +691,7 @@ impl ReadEntry {
                 let mut value = KeyReader::new(family, element.value?);
                 Self::Lasting(service, slot, value.ne32()?)
             }
+            Map::Live | Map::NodePortLive => Self::Live(key.service(place_of(map))?, key.ne32()?),
             Map::Affinity | Map::NodePortAffinity => return None,
         })
     }
@@ -669,7 +728,8 @@ fn kept_element(element: &ReadElement<'_>) -> Option<KeptElement> {
     Some(KeptElement {
         key: element.key.to_vec(),
         value: element.value?.to_vec(),
-        timeout_ms: element.timeout_ms?,
+        timeout_ms: element.timeout_ms,
+        left_ms: element.left_ms.filter(|left| *left > 0)?,
     })
 }
 

@@ -171,6 +171,15 @@ fn node_port_addresses_can_be_limited() {
 }
 
 #[test]
+fn node_ports_can_be_served_on_loopback_alone() {
+    let config = ProxyConfig { node_port_addresses: NodePortAddresses::Within(vec![]), ..config() };
+    let table = Table::new(config, &[two().node_port(30001).build()]);
+    assert_eq!(table.ask("127.0.0.1", "127.0.0.1:30001"), BOTH_MASQUERADED);
+    assert_eq!(table.ask(OUTSIDE, &format!("{NODE}:30001")), "none");
+    assert_eq!(table.ask(NODE, &format!("{NODE}:30001")), "none");
+}
+
+#[test]
 fn an_external_policy_local_keeps_the_clients_address_and_serves_the_node_from_everywhere() {
     let local = two()
         .load_balancer_ip([198, 51, 100, 1])

@@ -27,13 +27,15 @@ const ROUTE_LOCAL: u32 = 2;
 /// Any other type.
 const ROUTE_UNICAST: u32 = 1;
 const STATUS_DNAT: u32 = 1 << 5;
+/// Our listener's connections carry the masquerade mark, whichever bit that is.
+const LISTENER_MARK: u32 = u32::MAX;
 
 /// What stands in the tables, by name.
 pub type Items = BTreeMap<Key, Item>;
 
 /// What becomes of the first packet of a connection.
 pub fn trace(packet: &Packet, around: &Surroundings, items: &Items) -> Trace {
-    let mut answer = follow_lots(packet, around, items);
+    let mut answer = follow_lots(packet, 0, around, items);
     let Some(port) = answer.redirected.take() else { return answer.trace };
     // Our own listener on loopback opens a second connection, from the node to its own address.
     answer.trace.via.push(format!("localhost proxy on port {port}"));
@@ -43,7 +45,8 @@ pub fn trace(packet: &Packet, around: &Surroundings, items: &Items) -> Trace {
         return answer.trace;
     };
     let to = SocketAddr::new(*own, packet.to.port());
-    let second = follow_lots(&Packet { from: *own, to, ..packet.clone() }, around, items).trace;
+    let second = Packet { from: *own, to, ..packet.clone() };
+    let second = follow_lots(&second, LISTENER_MARK, around, items).trace;
     answer.trace.via.extend(second.via);
     Trace { via: answer.trace.via, ..second }
 }
@@ -53,11 +56,11 @@ struct Answer {
     redirected: Option<u16>,
 }
 
-fn follow_lots(packet: &Packet, around: &Surroundings, items: &Items) -> Answer {
+fn follow_lots(packet: &Packet, mark: u32, around: &Surroundings, items: &Items) -> Answer {
     let mut lots = Lots::default();
     let mut answer: Option<Answer> = None;
     for _ in 0..LOTS_MAX {
-        let mut run = Run::new(packet, around, items, &mut lots);
+        let mut run = Run { mark, ..Run::new(packet, around, items, &mut lots) };
         let end = run.hooks();
         let via = std::mem::take(&mut run.via);
         let answer = answer.get_or_insert_with(|| Answer {
@@ -407,6 +410,10 @@ impl<'a> Run<'a> {
     fn is_in_set(&mut self, set: &str, key: Reg) -> bool {
         let Some((map, bytes)) = self.map_key(set, key) else { return false };
         let mut reader = KeyReader::new(self.family, &bytes);
+        if matches!(map, Map::Live | Map::NodePortLive) {
+            let frontend = reader.service(keys::place_of(map)).and_then(|key| self.frontend(&key));
+            return frontend.zip(reader.ne32()).is_some_and(|(it, slot)| it.live.contains(&slot));
+        }
         let key = match map {
             Map::ClusterIps => reader.address().map(Key::ClusterIp),
             Map::Hairpin => reader

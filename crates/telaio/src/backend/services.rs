@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use telaio_model::IpFamily;
@@ -26,6 +27,10 @@ use crate::triggers::Triggers;
 
 /// The file in the state directory that names the backend whose rules are the only ones of ours.
 const LAST_BACKEND_FILE: &str = "services-backend";
+/// How often removing another's rules is tried, with pauses that double.
+const MOVE_ATTEMPTS_MAX: u32 = 5;
+/// The first of these pauses.
+const MOVE_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// What a kernel with IPv6 has.
 const IPV6_SETTINGS: &str = "/proc/sys/net/ipv6";
 /// The file in the state directory that has the kernel's settings from before us.
@@ -65,15 +70,37 @@ pub(crate) fn families() -> Vec<IpFamily> {
 pub(crate) fn best() -> Result<&'static str, CommandError> {
     let families = families();
     let Err(nftables) = nftables::probe(&families) else { return Ok(NftablesBackend::NAME) };
-    let iptables = families
-        .iter()
-        .try_for_each(|family| iptables::Programs::find(Flavor::Auto, *family).map(drop));
+    let iptables = usable_flavor(Flavor::Auto, &families).and_then(|flavor| {
+        families.iter().try_for_each(|family| find_programs(flavor, *family).map(drop))
+    });
     match iptables {
         Ok(()) => Ok(IptablesBackend::NAME),
         Err(iptables) => Err(CommandError::failed(format!(
             "no backend can run here; nftables: {nftables}; iptables: {iptables}"
         ))),
     }
+}
+
+fn find_programs(flavor: Flavor, family: IpFamily) -> Result<iptables::Programs, String> {
+    iptables::Programs::find(flavor, family).map_err(text)
+}
+
+/// The flavour of iptables that runs here: what was asked for, except that the older tables take the
+/// place of an iptables that is installed but writes to nf_tables, which the kernel lacks.
+fn usable_flavor(asked: Flavor, families: &[IpFamily]) -> Result<Flavor, String> {
+    let refused = |family: &IpFamily| Some((*family, nftables::tables_refused(*family)?));
+    let Some((family, error)) = families.iter().find_map(refused) else { return Ok(asked) };
+    let flavor = find_programs(asked, family)?.flavor();
+    if flavor == Flavor::Legacy {
+        return Ok(flavor);
+    }
+    if asked == Flavor::Auto && find_programs(Flavor::Legacy, family).is_ok() {
+        return Ok(Flavor::Legacy);
+    }
+    Err(format!(
+        "the backend iptables cannot run by iptables-nft: this kernel's nf_tables takes no {family} \
+         tables ({error}); install iptables-legacy and use --iptables-flavor legacy"
+    ))
 }
 
 /// Refuses to start beside kube-proxy's rules, unless they are to be taken over.
@@ -112,11 +139,31 @@ impl Services {
     /// Starts the companions and prepares the kernel for a backend.
     pub(crate) fn start(
         backend: &'static str,
-        settings: ServicesSettings,
+        mut settings: ServicesSettings,
         monitor: &Arc<Monitor>,
     ) -> Result<Self, CommandError> {
         check_kube_proxy(settings.takeover)?;
+        // Before anything is changed for a backend that cannot run.
+        match backend {
+            IptablesBackend::NAME => {
+                let flavor = usable_flavor(settings.flavor, &settings.config.families);
+                settings.flavor = flavor.map_err(CommandError::failed)?;
+            }
+            _ => nftables::probe(&settings.config.families).map_err(|error| {
+                CommandError::failed(format!("the backend {backend} cannot run: {error}"))
+            })?,
+        }
+        let successor = Successor {
+            backend,
+            flavor: settings.flavor,
+            takeover: settings.takeover,
+            record: settings.state_dir.join(LAST_BACKEND_FILE),
+        };
+        successor.begin();
         let kernel = sysctls(&settings.state_dir);
+        if let Err(error) = kernel.load_conntrack() {
+            tracing::debug!(%error, "cannot have connection tracking loaded");
+        }
         for problem in kernel.apply(&settings.sysctls.settings(kernel.cores())).problems {
             tracing::warn!("{problem}");
         }
@@ -137,12 +184,7 @@ impl Services {
         let follower = ServicesFollower {
             companions,
             monitor: Arc::clone(monitor),
-            successor: Successor {
-                backend,
-                flavor: settings.flavor,
-                takeover: settings.takeover,
-                record: settings.state_dir.join(LAST_BACKEND_FILE),
-            },
+            successor,
             triggers: settings.triggers.clone(),
             moving: Mutex::default(),
         };
@@ -220,24 +262,56 @@ struct Successor {
 }
 
 impl Successor {
-    /// Removes what others left, now that everything is served.
-    fn move_over(&self) {
-        let name = match self.backend {
+    /// What the record says of us.
+    fn name(&self) -> String {
+        match self.backend {
             IptablesBackend::NAME => format!("{} {:?}", self.backend, self.flavor),
             other => other.to_owned(),
-        };
+        }
+    }
+
+    /// Nobody else's rules are here, as far as the record knows.
+    fn is_alone(&self) -> bool {
         let last = std::fs::read_to_string(&self.record).unwrap_or_default();
-        if last.trim() != name {
-            let removed = self.remove_others();
-            if log_removed("the rules of another backend of ours", removed)
-                && let Err(error) = std::fs::write(&self.record, format!("{name}\n"))
-            {
-                tracing::warn!(file = %self.record.display(), %error, "cannot be written");
+        last.trim() == self.name()
+    }
+
+    /// Before we program anything: the record names a backend only while no other's rules are here.
+    fn begin(&self) {
+        if !self.is_alone()
+            && let Err(error) = std::fs::remove_file(&self.record)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(file = %self.record.display(), %error, "cannot be removed");
+        }
+    }
+
+    /// Removes what others left, now that everything is served. A program that is busy gets more
+    /// chances.
+    fn move_over(&self) {
+        let mut pause = MOVE_PAUSE_MIN;
+        for attempt in 1..=MOVE_ATTEMPTS_MAX {
+            let last = attempt == MOVE_ATTEMPTS_MAX;
+            let alone = self.is_alone() || self.remove_and_record(last);
+            let taken =
+                !self.takeover || log_removed("kube-proxy's rules", remove_kube_proxy(), last);
+            if last || (alone && taken) {
+                return;
             }
+            thread::sleep(pause);
+            pause *= 2;
         }
-        if self.takeover {
-            log_removed("kube-proxy's rules", remove_kube_proxy());
+    }
+
+    fn remove_and_record(&self, last: bool) -> bool {
+        let removed = self.remove_others();
+        if !log_removed("the rules of another backend of ours", removed, last) {
+            return false;
         }
+        if let Err(error) = std::fs::write(&self.record, format!("{}\n", self.name())) {
+            tracing::warn!(file = %self.record.display(), %error, "cannot be written");
+        }
+        true
     }
 
     fn remove_others(&self) -> Result<Vec<String>, String> {
@@ -253,15 +327,19 @@ impl Successor {
 }
 
 /// Tells what was removed; whether it all went well.
-fn log_removed(what: &str, removed: Result<Vec<String>, String>) -> bool {
+fn log_removed(what: &str, removed: Result<Vec<String>, String>, last: bool) -> bool {
     match removed {
         Ok(removed) if removed.is_empty() => true,
         Ok(removed) => {
             tracing::info!(removed = removed.join(", "), "removed {what}");
             true
         }
-        Err(error) => {
+        Err(error) if last => {
             tracing::error!(error, "cannot remove {what}; it is tried again at the next start");
+            false
+        }
+        Err(error) => {
+            tracing::warn!(error, "cannot remove {what} yet");
             false
         }
     }
@@ -271,18 +349,30 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Removes every trace of every backend of ours; tells what that was.
+/// Removes every trace of every backend of ours; tells what that was. What fails does not keep the
+/// rest from going.
 pub(crate) fn remove_ours() -> Result<Vec<String>, String> {
-    let mut removed = nftables::cleanup().map_err(text)?;
-    removed.extend(iptables::cleanup(&[Flavor::Nft, Flavor::Legacy]).map_err(text)?);
-    Ok(removed)
+    all_of([
+        nftables::cleanup().map_err(text),
+        iptables::cleanup(&[Flavor::Nft, Flavor::Legacy]).map_err(text),
+    ])
 }
 
-/// Removes what kube-proxy has made in any of its modes; tells what that was.
+/// Removes what kube-proxy has made in any of its modes, likewise.
 pub(crate) fn remove_kube_proxy() -> Result<Vec<String>, String> {
-    let mut removed = nftables::cleanup_kube_proxy().map_err(text)?;
-    removed.extend(iptables::cleanup_kube_proxy().map_err(text)?);
-    Ok(removed)
+    all_of([
+        nftables::cleanup_kube_proxy().map_err(text),
+        iptables::cleanup_kube_proxy().map_err(text),
+    ])
+}
+
+fn all_of<const N: usize>(parts: [Result<Vec<String>, String>; N]) -> Result<Vec<String>, String> {
+    let (done, failed): (Vec<_>, Vec<_>) = parts.into_iter().partition(Result::is_ok);
+    let failed: Vec<String> = failed.into_iter().filter_map(Result::err).collect();
+    if failed.is_empty() {
+        return Ok(done.into_iter().flatten().flatten().collect());
+    }
+    Err(failed.join("; "))
 }
 
 /// Forgets which backend was the last.

@@ -89,9 +89,10 @@ impl Kernel for FakeKernel {
         Ok(self.text())
     }
 
-    fn restore(&mut self, text: &str) -> Result<(), ApplyError> {
+    fn restore(&mut self, text: &[&str]) -> Result<(), ApplyError> {
+        let text = text.concat();
         let mut state = self.state.lock();
-        state.texts.push(text.to_owned());
+        state.texts.push(text.clone());
         let fail_after = state.fail_after.take();
         let mut open: Option<(Table, Chains)> = None;
         let mut commits = 0;

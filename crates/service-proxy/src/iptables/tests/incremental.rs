@@ -285,7 +285,7 @@ proptest! {
         let texts = bench.kernel.state.lock().texts[runs..].concat();
         bench.kernel.state.lock().tables = tables;
         for part in texts.split_inclusive("COMMIT\n") {
-            bench.kernel.restore(part).unwrap();
+            bench.kernel.restore(&[part]).unwrap();
             for ((now, old), new) in bench.fates().iter().zip(&old).zip(&new) {
                 prop_assert!(now == old || now == new, "{:?} between {:?} and {:?} after\n{}", now, old, new, part);
             }

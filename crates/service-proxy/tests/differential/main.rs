@@ -1,0 +1,11 @@
+//! The rules of both backends against the contract, on random clusters.
+//!
+//! `oracle` says what the contract wants for a packet, from the contract's text alone; the real code
+//! says what its compiled rules do. Where they differ, one of them is wrong.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod generate;
+mod oracle;
+mod packets;
+mod world;

@@ -1,0 +1,356 @@
+//! What should become of a packet, said again from the contract: kube-proxy's rules for services.
+//!
+//! Written from the text of the rules and from nothing of the implementation: not even the helpers of
+//! the model are used, so that a fault in them shows too. Slow and plain on purpose: every question
+//! goes over all services, and nothing is remembered between two.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use telaio_model::{
+    Conditions, Endpoint, EndpointPort, IpFamily, IpMode, Protocol, Service, ServicePort,
+    ServiceType, TrafficPolicy,
+};
+use telaio_service_proxy::config::{DetectLocal, NodePortAddresses};
+use telaio_service_proxy::trace::{Packet, Trace, Verdict};
+
+use crate::world::{NODE, World};
+
+/// Whose column of the contract is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backend {
+    Nftables,
+    Iptables,
+}
+
+/// What should become of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// It goes to one of these; with each, whether it is masqueraded.
+    Dnat {
+        endpoints: BTreeMap<SocketAddr, bool>,
+        /// Who it is decides which one.
+        by_source: bool,
+    },
+    /// It is refused.
+    Reject,
+    /// It is dropped.
+    Drop,
+    /// The rules leave it alone.
+    None,
+}
+
+impl Expected {
+    /// Whether an answer is as it should be.
+    pub(crate) fn allows(&self, answer: &Trace) -> bool {
+        let nowhere = answer.endpoints.is_empty() && !answer.masquerade;
+        match self {
+            Self::Reject => answer.verdict == Verdict::Reject && nowhere,
+            Self::Drop => answer.verdict == Verdict::Drop && nowhere,
+            Self::None => answer.verdict == Verdict::None && nowhere,
+            Self::Dnat { endpoints, by_source } => {
+                let all: BTreeSet<SocketAddr> = endpoints.keys().copied().collect();
+                let right_ones = if *by_source {
+                    !answer.endpoints.is_empty() && answer.endpoints.is_subset(&all)
+                } else {
+                    answer.endpoints == all
+                };
+                let masquerade = answer.endpoints.iter().any(|it| endpoints.get(it) == Some(&true));
+                answer.verdict == Verdict::Dnat && right_ones && answer.masquerade == masquerade
+            }
+        }
+    }
+}
+
+/// By which of a service's places a packet came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Door {
+    ClusterIp,
+    ExternalIp,
+    LoadBalancer,
+    NodePort,
+}
+
+/// What should become of a packet on the world's node, with this backend.
+pub(crate) fn expect(world: &World, backend: Backend, packet: &Packet) -> Expected {
+    let family = IpFamily::of(packet.to.ip());
+    if !world.config.families.contains(&family) {
+        return Expected::None;
+    }
+    let Some((service, port, door)) = door_of(world, backend, packet) else {
+        return without_service(world, backend, packet);
+    };
+    let sets = Sets::of(world, service, port, family);
+    let refused = door == Door::LoadBalancer && !may_come(service, packet.from);
+    if !sets.anywhere {
+        // The drop is before DNAT with nftables, and so before anybody asks for endpoints.
+        return if refused && backend == Backend::Nftables {
+            Expected::Drop
+        } else {
+            Expected::Reject
+        };
+    }
+    if refused {
+        return Expected::Drop;
+    }
+    let source = source_at(world, backend, packet);
+    let (chosen, masquerade) = match door {
+        Door::ClusterIp => {
+            let local_only = service.internal_traffic_policy == TrafficPolicy::Local;
+            let chosen = if local_only { &sets.local } else { &sets.cluster };
+            (chosen, masquerades_cluster_ip(world, source))
+        }
+        _ if service.external_traffic_policy == TrafficPolicy::Cluster => (&sets.cluster, true),
+        // As if it had gone out to a load balancer and come back in.
+        _ if source.pod == Some(true) => (&sets.cluster, false),
+        _ if source.node => (&sets.cluster, true),
+        _ => (&sets.local, false),
+    };
+    if chosen.is_empty() {
+        return Expected::Drop;
+    }
+    let endpoints = chosen.iter().map(|to| (*to, masquerade || to.ip() == source.ip)).collect();
+    let balance = service.meta.annotations.get("telaio.dev/balance");
+    Expected::Dnat { endpoints, by_source: balance.is_some_and(|it| &**it == "source-hash") }
+}
+
+/// Who sends.
+#[derive(Debug, Clone, Copy)]
+struct Source {
+    ip: IpAddr,
+    /// A pod of this node; `None` where nobody can tell.
+    pod: Option<bool>,
+    /// The node itself.
+    node: bool,
+}
+
+/// With nftables a program of ours stands between loopback and the node port: it is the node that
+/// sends, from an address of its own.
+fn source_at(world: &World, backend: Backend, packet: &Packet) -> Source {
+    let mut packet = packet.clone();
+    if backend == Backend::Nftables && packet.to.ip().is_loopback() {
+        let of_family = |ip: &&IpAddr| ip.is_ipv4() == packet.to.is_ipv4();
+        if let Some(own) = world.node_addresses().iter().find(of_family) {
+            packet.from = *own;
+        }
+    }
+    let is_node = |ip: IpAddr| ip.is_loopback() || world.node_addresses().contains(&ip);
+    Source { ip: packet.from, pod: is_pod(world, &packet), node: is_node(packet.from) }
+}
+
+/// Whether the packet comes from a pod of this node, where the detect-local mode can tell.
+fn is_pod(world: &World, packet: &Packet) -> Option<bool> {
+    let within = |nets: &[IpNet]| {
+        let family: Vec<&IpNet> = nets.iter().filter(|net| same_family(net, packet.from)).collect();
+        let there_are = !family.is_empty();
+        there_are.then(|| family.iter().any(|net| net.contains(&packet.from)))
+    };
+    let by = packet.interface.as_deref();
+    match &world.config.detect_local {
+        DetectLocal::Nowhere => None,
+        DetectLocal::ClusterCidr(nets) => within(nets),
+        DetectLocal::NodeCidr => within(&world.node().pod_cidrs),
+        DetectLocal::BridgeInterface(name) => Some(by == Some(name.as_str())),
+        DetectLocal::InterfaceNamePrefix(prefix) => {
+            Some(by.is_some_and(|by| by.starts_with(prefix.as_str())))
+        }
+    }
+}
+
+fn masquerades_cluster_ip(world: &World, source: Source) -> bool {
+    world.config.masquerade_all || source.pod == Some(false)
+}
+
+/// The service's place that the packet came to. What names an address comes before what does not; of
+/// two services that claim one place, the first by name has it.
+fn door_of<'a>(
+    world: &'a World,
+    backend: Backend,
+    packet: &Packet,
+) -> Option<(&'a Service, &'a ServicePort, Door)> {
+    let to = packet.to.ip();
+    let family = IpFamily::of(to);
+    let mut services: Vec<&Service> = world.services.iter().filter(|it| is_ours(it)).collect();
+    services.retain(|it| it.cluster_ips.iter().any(|ip| IpFamily::of(*ip) == family));
+    services.sort_by_key(|it| (it.meta.key.namespace.clone(), it.meta.key.name.clone()));
+    let ports = || {
+        let of = |service: &&'a Service| {
+            let service = *service;
+            service.ports.iter().map(move |port| (service, port))
+        };
+        services.iter().flat_map(of).filter(|(_, port)| port.protocol == packet.protocol)
+    };
+    for (service, port) in ports().filter(|(_, port)| port.port == packet.to.port()) {
+        let vip = |it: &telaio_model::LoadBalancerIngress| it.ip == to && it.ip_mode == IpMode::Vip;
+        if service.cluster_ips.contains(&to) {
+            return Some((service, port, Door::ClusterIp));
+        }
+        if service.external_ips.contains(&to) {
+            return Some((service, port, Door::ExternalIp));
+        }
+        if service.load_balancer.iter().any(vip) {
+            return Some((service, port, Door::LoadBalancer));
+        }
+    }
+    if !serves_node_ports(world, backend, packet) {
+        return None;
+    }
+    let mut ports = ports().filter(|(_, port)| port.node_port == Some(packet.to.port()));
+    ports.next().map(|(service, port)| (service, port, Door::NodePort))
+}
+
+fn serves_node_ports(world: &World, backend: Backend, packet: &Packet) -> bool {
+    let to = packet.to.ip();
+    if to.is_loopback() {
+        let by_backend = match backend {
+            Backend::Nftables => packet.protocol == Protocol::Tcp,
+            Backend::Iptables => to.is_ipv4(),
+        };
+        return world.config.localhost_node_ports && by_backend;
+    }
+    let own = world.node_addresses();
+    let primary = || own.iter().find(|ip| ip.is_ipv4() == to.is_ipv4());
+    own.contains(&to)
+        && match &world.config.node_port_addresses {
+            NodePortAddresses::All => true,
+            NodePortAddresses::Primary => primary() == Some(&to),
+            NodePortAddresses::Within(nets) => nets.iter().any(|net| net.contains(&to)),
+        }
+}
+
+/// No service has this place.
+fn without_service(world: &World, backend: Backend, packet: &Packet) -> Expected {
+    let to = packet.to.ip();
+    if backend == Backend::Iptables {
+        return Expected::None;
+    }
+    let is_cluster_ip = world.services.iter().any(|it| is_ours(it) && it.cluster_ips.contains(&to));
+    if is_cluster_ip {
+        return Expected::Reject;
+    }
+    let named = world.service_cidrs.iter().flat_map(|it| &it.cidrs);
+    let mut networks = named.chain(&world.config.service_cidrs);
+    if networks.any(|net| net.contains(&to)) { Expected::Drop } else { Expected::None }
+}
+
+/// Not given to another proxy, not headless, not a mere name.
+fn is_ours(service: &Service) -> bool {
+    let labels = &service.meta.labels;
+    service.service_type != ServiceType::ExternalName
+        && !service.headless
+        && !labels.contains_key("service.kubernetes.io/headless")
+        && !labels.contains_key("service.kubernetes.io/service-proxy-name")
+}
+
+fn same_family(net: &IpNet, ip: IpAddr) -> bool {
+    matches!((net, ip), (IpNet::V4(_), IpAddr::V4(_)) | (IpNet::V6(_), IpAddr::V6(_)))
+}
+
+/// Whether the source ranges let this client in.
+fn may_come(service: &Service, from: IpAddr) -> bool {
+    let mut ranges = service.source_ranges.iter().filter(|net| same_family(net, from)).peekable();
+    ranges.peek().is_none() || ranges.any(|net| net.contains(&from))
+}
+
+/// Where a service's port may lead on this node, in one family.
+struct Sets {
+    /// Someone, somewhere, would answer.
+    anywhere: bool,
+    cluster: BTreeSet<SocketAddr>,
+    local: BTreeSet<SocketAddr>,
+}
+
+impl Sets {
+    fn of(world: &World, service: &Service, port: &ServicePort, family: IpFamily) -> Self {
+        let all = endpoints_of(world, service, port, family);
+        let is_local = |it: &Endpoint| it.node.as_deref() == Some(NODE);
+        let ready = |it: &Endpoint| it.conditions.ready;
+        let dying = |it: &Endpoint| it.conditions.serving && it.conditions.terminating;
+
+        let near = nearness(world, &all);
+        let mut cluster = pick(&all, |it| ready(it) && near.takes(world, it));
+        if !all.iter().any(|(_, it)| ready(it)) {
+            cluster = pick(&all, dying);
+        }
+        let mut local = pick(&all, |it| is_local(it) && ready(it));
+        if !all.iter().any(|(_, it)| is_local(it) && ready(it)) {
+            local = pick(&all, |it| is_local(it) && dying(it));
+        }
+        Self { anywhere: all.iter().any(|(_, it)| ready(it) || dying(it)), cluster, local }
+    }
+}
+
+fn pick(
+    all: &[(SocketAddr, Endpoint)],
+    wanted: impl Fn(&Endpoint) -> bool,
+) -> BTreeSet<SocketAddr> {
+    all.iter().filter(|(_, it)| wanted(it)).map(|(at, _)| *at).collect()
+}
+
+/// Every endpoint of a port, ready or not, with the place where it would serve.
+fn endpoints_of(
+    world: &World,
+    service: &Service,
+    port: &ServicePort,
+    family: IpFamily,
+) -> Vec<(SocketAddr, Endpoint)> {
+    let mut found = Vec::new();
+    let serves = |it: &EndpointPort| {
+        it.name == port.name && it.protocol.is_none_or(|protocol| protocol == port.protocol)
+    };
+    for slice in &world.slices {
+        let key = &service.meta.key;
+        let its = slice.key.namespace == key.namespace && slice.service.as_ref() == Some(&key.name);
+        if !its {
+            continue;
+        }
+        for number in slice.ports.iter().filter(|it| serves(it)).filter_map(|it| it.port) {
+            for endpoint in &slice.endpoints {
+                if IpFamily::of(endpoint.address) == family {
+                    found.push((SocketAddr::new(endpoint.address, number), endpoint.clone()));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// How near an endpoint must be.
+enum Nearness {
+    SameNode,
+    SameZone,
+    Any,
+}
+
+impl Nearness {
+    fn takes(&self, world: &World, endpoint: &Endpoint) -> bool {
+        let hints = endpoint.hints.as_deref();
+        match self {
+            Self::Any => true,
+            Self::SameNode => hints.is_some_and(|it| it.nodes.iter().any(|at| &**at == NODE)),
+            Self::SameZone => {
+                let zone = zone(world);
+                hints.is_some_and(|it| it.zones.iter().any(|at| Some(&**at) == zone))
+            }
+        }
+    }
+}
+
+fn zone(world: &World) -> Option<&str> {
+    world.node().meta.labels.get("topology.kubernetes.io/zone").map(|zone| &**zone)
+}
+
+/// Near ones are preferred where *all* that are ready carry hints, and one names us.
+fn nearness(world: &World, all: &[(SocketAddr, Endpoint)]) -> Nearness {
+    let is_ready = |it: &Endpoint| matches!(it.conditions, Conditions { ready: true, .. });
+    let ready: Vec<&Endpoint> = all.iter().map(|(_, it)| it).filter(|it| is_ready(it)).collect();
+    let hints = |it: &Endpoint| it.hints.as_deref().cloned().unwrap_or_default();
+    let prefer = |mode: Nearness, hinted: fn(&telaio_model::Hints) -> bool| {
+        let takes_one = ready.iter().any(|it| mode.takes(world, it));
+        (takes_one && ready.iter().all(|it| hinted(&hints(it)))).then_some(mode)
+    };
+    prefer(Nearness::SameNode, |it| !it.nodes.is_empty())
+        .or_else(|| prefer(Nearness::SameZone, |it| !it.zones.is_empty()))
+        .unwrap_or(Nearness::Any)
+}
