@@ -16,6 +16,9 @@ const DEBIAN: &[(&str, &str)] = &[
     ("nft", "nftables"),
     ("iptables-nft-restore", "iptables"),
     ("conntrack", "conntrack"),
+    // A kernel to run tests on, and what loads its modules.
+    ("linux.uml", "user-mode-linux"),
+    ("modprobe", "kmod"),
 ];
 
 /// A part of the tool chain: the cargo command that needs it, and its name for rustup.

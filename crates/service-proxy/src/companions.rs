@@ -128,7 +128,7 @@ impl Companions {
     /// Where the backend redirects connections to node ports on loopback, if they are served so.
     pub fn localhost_ports(&self) -> LocalhostPorts {
         let port = |family| self.localhost.as_ref()?.port(family);
-        LocalhostPorts { v4: port(IpFamily::V4), v6: port(IpFamily::V6) }
+        LocalhostPorts { v4: port(IpFamily::V4), v6: port(IpFamily::V6), routed: false }
     }
 
     /// The figures at this moment.

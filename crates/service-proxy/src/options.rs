@@ -49,6 +49,9 @@ pub struct LocalhostPorts {
     pub v4: Option<u16>,
     /// On ::1.
     pub v6: Option<u16>,
+    /// Loopback addresses are routed on this machine, as they are where iptables has served node
+    /// ports on them: then strangers must be kept from them.
+    pub routed: bool,
 }
 
 impl LocalhostPorts {

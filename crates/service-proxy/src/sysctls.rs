@@ -48,6 +48,17 @@ const IP_FORWARD: &str = "proc/sys/net/ipv4/ip_forward";
 const IP6_FORWARDING: &str = "proc/sys/net/ipv6/conf/all/forwarding";
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 const CORES_ONLINE: &str = "sys/devices/system/cpu/online";
+/// All that we ever change.
+const KNOWN: [&str; 8] = [
+    CONNTRACK_MAX,
+    CONNTRACK_BUCKETS,
+    TCP_ESTABLISHED,
+    TCP_CLOSE_WAIT,
+    TCP_BE_LIBERAL,
+    UDP_TIMEOUT,
+    UDP_STREAM_TIMEOUT,
+    ROUTE_LOCALNET,
+];
 /// How many flows share a bucket of the conntrack table, as kube-proxy reckons.
 const FLOWS_PER_BUCKET: u64 = 4;
 /// The kernel makes whole pages of buckets, of 8 bytes each, out of what it is told. A multiple of what
@@ -284,9 +295,20 @@ impl Sysctls {
 
     /// Sets what differs. Settings that an earlier call set and this one does not name are put back.
     pub fn apply(&self, wanted: &[Setting]) -> SysctlReport {
+        self.change(wanted, true)
+    }
+
+    /// The same, but what was set before and is not wanted any more stays, until
+    /// [`restore`](Self::restore).
+    pub fn add(&self, wanted: &[Setting]) -> SysctlReport {
+        self.change(wanted, false)
+    }
+
+    fn change(&self, wanted: &[Setting], put_back: bool) -> SysctlReport {
         let mut report = SysctlReport::default();
         let mut record = self.load(&mut report);
-        let mut steps = self.steps_back(&record, wanted, &mut report);
+        let mut steps =
+            if put_back { self.steps_back(&record, wanted, &mut report) } else { Vec::new() };
         for setting in wanted {
             match self.step_to(setting, record.settings.get(setting.path)) {
                 Ok(step) => steps.extend(step.map(|step| (step, setting.needs))),
@@ -314,7 +336,11 @@ impl Sysctls {
     ) -> Vec<(Step, Option<&'static str>)> {
         let is_wanted = |path: &str| wanted.iter().any(|setting| setting.path == path);
         let mut steps = Vec::new();
-        for (path, kept) in record.settings.iter().filter(|(path, _)| !is_wanted(path)) {
+        // A record that names anything else is not ours.
+        let is_known = |path: &str| KNOWN.contains(&path);
+        let unwanted =
+            record.settings.iter().filter(|(path, _)| is_known(path) && !is_wanted(path));
+        for (path, kept) in unwanted {
             match self.read(path) {
                 Ok(from) => {
                     let to =

@@ -121,7 +121,7 @@ fn services() -> Vec<ServiceEndpoints> {
 }
 
 fn desired(services: &[ServiceEndpoints]) -> Desired {
-    let ports = LocalhostPorts { v4: Some(4000), v6: Some(4001) };
+    let ports = LocalhostPorts { v4: Some(4000), v6: Some(4001), routed: true };
     let mut desired = Desired::new(config(), NodeFacts::default(), ports);
     for service in services {
         desired.set_service(&service.service.key, Some(service.clone()));
@@ -228,6 +228,14 @@ fn what_others_delete_or_change_is_put_back() {
         break_it(line);
         let drift = reconciler.check_drift().unwrap();
         assert!(drift.count() >= wrong, "{line}: {drift:?}");
+        assert!(reconciler.check_drift().unwrap().is_clean(), "{line}");
+    }
+    for line in [
+        "add chain ip telaio nat-prerouting { policy drop; }",
+        "add table ip telaio { flags dormant; }",
+    ] {
+        break_it(line);
+        assert!(!reconciler.check_drift().unwrap().is_clean(), "{line}");
         assert!(reconciler.check_drift().unwrap().is_clean(), "{line}");
     }
     break_it("delete table ip telaio");

@@ -6,6 +6,8 @@
 
 #[cfg(target_os = "linux")]
 pub(crate) mod services;
+#[cfg(target_os = "linux")]
+pub(crate) mod sole;
 mod view;
 
 use std::io::Write;

@@ -42,6 +42,10 @@ fn is_root() -> bool {
     false
 }
 
+/// Opening fails where the last part of a path is a link.
+#[cfg(unix)]
+const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+
 /// What of a state directory one process has for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
@@ -84,12 +88,14 @@ impl StateDir {
         std::fs::create_dir_all(path).with_context(|| {
             format!("cannot make the state directory {}; --state-dir names another", path.display())
         })?;
+        check_owner(path)?;
         let file_path = path.join(part.file_name());
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        // A link that somebody laid here must not lead us to another file.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, NO_FOLLOW);
+        let mut file = options
             .open(&file_path)
             .with_context(|| format!("cannot open {}", file_path.display()))?;
         match file.try_lock() {
@@ -115,6 +121,27 @@ impl StateDir {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Refuses, as root, a directory that others can write: what is in it decides what root does.
+#[cfg(unix)]
+fn check_owner(path: &Path) -> Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    const WRITABLE_BY_OTHERS: u32 = 0o022;
+    let about = std::fs::metadata(path)?;
+    if is_root() && (about.uid() != 0 || about.mode() & WRITABLE_BY_OTHERS != 0) {
+        bail!(
+            "the state directory {0} can be changed by others than root; run `chown root {0} && chmod \
+             go-w {0}`, or give another --state-dir",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn check_owner(_: &Path) -> Result<()> {
+    Ok(())
 }
 
 /// Who holds the lock, as far as it says.

@@ -127,7 +127,7 @@ impl Machine {
         let complaints = ended.stderr.lines().filter(complains);
         let others: Vec<_> =
             complaints.filter(|line| !line.contains("are not forwarded")).collect();
-        assert_eq!(others, [""; 0], "{ended:?}");
+        assert_eq!(others, [""; 0]);
     }
 
     /// `telaio run --once` where it cannot; tells the one line that says why.

@@ -136,6 +136,7 @@ pub(crate) fn header(family: u8, resource: u16) -> [u8; HEADER_LEN] {
 
 pub(crate) mod table {
     pub(crate) const NAME: u16 = 1;
+    pub(crate) const FLAGS: u16 = 2;
 }
 
 pub(crate) mod chain {

@@ -8,6 +8,9 @@ use crate::error::NetlinkError;
 use crate::socket::{NLM_F_DUMP, NLM_F_REQUEST};
 use crate::wire::{Attributes, Message, Writer};
 
+/// The policy of chains that let packets pass.
+const ACCEPT: u32 = 1;
+
 /// How often a listing is begun anew because the ruleset changed meanwhile.
 const ATTEMPTS_MAX: u32 = 20;
 
@@ -18,6 +21,8 @@ pub struct ReadChain {
     pub name: String,
     /// For base chains: kind, number of the hook, priority.
     pub base: Option<(String, u32, i32)>,
+    /// What becomes of packets at a base chain's end is not that they are accepted.
+    pub refuses: bool,
 }
 
 /// A rule as it was read.
@@ -68,9 +73,23 @@ impl ReadElement<'_> {
 }
 
 impl Nftables {
-    /// Whether there is such a table.
-    pub fn has_table(&mut self, family: Family, name: &str) -> Result<bool, NetlinkError> {
-        Ok(self.tables()?.iter().any(|(its, its_name)| *its == family && its_name == name))
+    /// Whether there is such a table, and it is in use: not put to sleep by a flag.
+    pub fn has_live_table(&mut self, of: Family, name: &str) -> Result<bool, NetlinkError> {
+        let mut found = false;
+        let family = of.number();
+        self.list_all(
+            numbers::GET_TABLE,
+            family,
+            "listing tables",
+            |_| {},
+            |message, first| {
+                let attributes = message.attributes(HEADER_LEN);
+                let flags = attributes.be32(table::FLAGS).unwrap_or(0);
+                let is_it = attributes.str(table::NAME) == Some(name) && flags == 0;
+                found = is_it || (found && !first);
+            },
+        )?;
+        Ok(found)
     }
 
     /// Every table of the families that we know.
@@ -219,7 +238,8 @@ fn read_chain(attributes: Attributes<'_>) -> Option<ReadChain> {
             hook.be32(chain::HOOK_PRIORITY)?.cast_signed(),
         ))
     });
-    Some(ReadChain { name: attributes.str(chain::NAME)?.to_owned(), base })
+    let refuses = attributes.be32(chain::POLICY).is_some_and(|policy| policy != ACCEPT);
+    Some(ReadChain { name: attributes.str(chain::NAME)?.to_owned(), base, refuses })
 }
 
 fn read_rule(attributes: Attributes<'_>) -> Option<ReadRule> {

@@ -221,7 +221,8 @@ fn addresses_are_those_that_serve_node_ports() {
         "the Node object's come first; loopback and link-local never"
     );
     let primary = choose(NodePortAddresses::Primary);
-    assert_eq!(primary, (ips(&["198.51.100.1"]), ips(&["198.51.100.1"])));
+    let where_none_serves = "2001:db8::1";
+    assert_eq!(primary, (ips(&["198.51.100.1"]), ips(&["198.51.100.1", where_none_serves])));
     let nets: Vec<IpNet> = vec!["192.0.2.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()];
     let both = ips(&["192.0.2.1", "2001:db8::1"]);
     assert_eq!(choose(NodePortAddresses::Within(nets)), (both.clone(), both));

@@ -1,13 +1,16 @@
 //! Removing what iptables has of ours, or of kube-proxy's.
 //!
 //! Both flavours are cleaned, also one that is not in use any more. What is not there is not made:
-//! the older tables are only looked at where the kernel lists them. Each table is cleaned in one
+//! tables are only looked at where the kernel lists them. Each table is cleaned in one
 //! transaction, jumps and chains together. One failure does not stop the rest.
 
 use std::collections::BTreeSet;
 
 use telaio_model::IpFamily;
+use telaio_netlink::nftables::Nftables;
 use telaio_reconcile::ApplyError;
+
+use crate::nftables::layout::nft_family;
 
 use super::names::{PREFIX, Table};
 use super::parse::{appended_rule, declared_chain};
@@ -76,7 +79,7 @@ fn places(flavors: &[Flavor]) -> Vec<Place> {
         for family in IpFamily::ALL {
             let tables: Vec<Table> = match flavor {
                 Flavor::Legacy => legacy_tables(family),
-                Flavor::Auto | Flavor::Nft => Table::ALL.to_vec(),
+                Flavor::Auto | Flavor::Nft => nft_tables(family),
             };
             if tables.is_empty() {
                 continue;
@@ -93,6 +96,19 @@ fn places(flavors: &[Flavor]) -> Vec<Place> {
         }
     }
     places
+}
+
+/// The tables of nf_tables that are in use. A kernel without nf_tables has none; if we may not ask,
+/// the program says so.
+fn nft_tables(family: IpFamily) -> Vec<Table> {
+    match Nftables::open().and_then(|mut nftables| nftables.tables()) {
+        Ok(tables) => {
+            let of_family = tables.iter().filter(|(of, _)| *of == nft_family(family));
+            of_family.filter_map(|(_, name)| Table::parse(name)).collect()
+        }
+        Err(error) if error.is_unsupported() => Vec::new(),
+        Err(_) => Table::ALL.to_vec(),
+    }
 }
 
 /// The older tables that are in use.

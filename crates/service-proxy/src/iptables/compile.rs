@@ -1,6 +1,6 @@
 //! From what has to happen to what is written: the rules of one service.
 //!
-//! [`compile`] is pure. It decides nothing about services, which [`plan`](crate::plan::plan) has
+//! [`compile`] is pure. It decides nothing about services, which [`plan`](fn@plan) has
 //! done; it only puts the plan into chains:
 //!
 //! ```text

@@ -27,6 +27,8 @@ const MARK: &str = "mark-for-masquerade";
 const MARK_UNLESS_POD: &str = "mark-unless-from-pod";
 /// The chain that finds the service.
 const SERVICES: &str = "services";
+/// The chain for what no service took.
+const LEFTOVERS: &str = "leftovers";
 
 /// Where destinations are changed; kube-proxy's and everybody's place for it.
 const PRIORITY_DSTNAT: i32 = -100;
@@ -596,7 +598,7 @@ pub fn compile_shared<'a>(
     };
     let mut numbered = Vec::new();
     for family in &config.families {
-        for chain in base_chains(*family, config, node, localhost.of(*family)) {
+        for chain in base_chains(*family, config, node, localhost) {
             add(*family, chain);
         }
     }
@@ -615,7 +617,7 @@ fn base_chains(
     family: IpFamily,
     config: &ProxyConfig,
     node: &NodeFacts,
-    localhost_port: Option<u16>,
+    localhost: LocalhostPorts,
 ) -> Vec<ChainItem> {
     let words = Words { family };
     let item = |chain: Chain, rules: Vec<Rule>| ChainItem { chain, rules: Some(rules) };
@@ -624,7 +626,8 @@ fn base_chains(
         IpFamily::V4 => IpNet::new_assert(Ipv4Addr::new(127, 0, 0, 0).into(), 8),
         IpFamily::V6 => IpNet::from(IpAddr::from(Ipv6Addr::LOCALHOST)),
     };
-    let redirect = localhost_port
+    let redirect = localhost
+        .of(family)
         .filter(|_| config.localhost_node_ports)
         .map(|port| words.redirect_localhost(&loopback, port));
     let to_services = words.jump(SERVICES);
@@ -637,21 +640,41 @@ fn base_chains(
             .then(words.is_local(FibAddress::Destination))
             .then(words.dispatch(Place::NodePort))
     });
+    let guard = (localhost.routed && family == IpFamily::V4).then(|| {
+        let input = Chain::base("filter-input", ChainKind::Filter, Hook::Input, 0);
+        item(input, vec![words.drop_martians(&loopback)])
+    });
+    let to_leftovers = words.jump(LEFTOVERS);
+    let again = PRIORITY_DSTNAT + 1;
+    let output: Vec<Rule> =
+        redirect.into_iter().chain(from_listener).chain([to_services.clone()]).collect();
     vec![
         item(nat("nat-prerouting", Hook::Prerouting, PRIORITY_DSTNAT), vec![to_services.clone()]),
+        item(nat("nat-output", Hook::Output, PRIORITY_DSTNAT), output.clone()),
+        // A packet that is under way while a transaction commits sees the rules from before and the
+        // elements from after it, and may find nothing. It tries again, with the rules of now; only
+        // then is what nobody serves refused.
         item(
-            nat("nat-output", Hook::Output, PRIORITY_DSTNAT),
-            redirect.into_iter().chain(from_listener).chain([to_services]).collect(),
+            nat("nat-prerouting-again", Hook::Prerouting, again),
+            vec![to_services, to_leftovers.clone()],
+        ),
+        item(
+            nat("nat-output-again", Hook::Output, again),
+            output.into_iter().chain([to_leftovers]).collect(),
         ),
         item(
             nat("nat-postrouting", Hook::Postrouting, PRIORITY_SRCNAT),
             vec![words.masquerade_marked(masquerade), words.masquerade_hairpin()],
         ),
         item(Chain::regular(SERVICES), services_rules(words, config, node, &loopback)),
+        item(Chain::regular(LEFTOVERS), leftovers_rules(words, config, node)),
         item(Chain::regular(MARK), vec![words.mark(masquerade)]),
         item(Chain::regular(MARK_UNLESS_POD), mark_unless_pod(words, config, node)),
         item(Chain::regular(REJECT), vec![words.reset_tcp(), words.reject()]),
     ]
+    .into_iter()
+    .chain(guard)
+    .collect()
 }
 
 /// What a packet meets first: the way of every new connection.
@@ -668,19 +691,6 @@ fn services_rules(
         rules.push(words.to_cluster_ip().then(words.jump(MARK_UNLESS_POD)));
     }
     rules.push(words.dispatch(Place::Address));
-    rules.push(words.to_cluster_ip().then(words.goto(REJECT)));
-    let mut service_cidrs: Vec<IpNet> = config
-        .service_cidrs
-        .iter()
-        .chain(&node.service_cidrs)
-        .filter(|net| IpFamily::of_net(net) == words.family)
-        .map(IpNet::trunc)
-        .collect();
-    service_cidrs.sort_unstable();
-    service_cidrs.dedup();
-    rules.extend(
-        service_cidrs.iter().map(|net| words.to_net(net).then(words.verdict(Verdict::Drop))),
-    );
     let to_node_port = |condition: Rule| {
         condition
             .then(words.not_to_net(loopback))
@@ -693,6 +703,24 @@ fn services_rules(
             rules.extend(nets.iter().map(|net| to_node_port(words.to_net(net))));
         }
     }
+    rules
+}
+
+/// What becomes of packets to cluster addresses that no service took.
+fn leftovers_rules(words: Words, config: &ProxyConfig, node: &NodeFacts) -> Vec<Rule> {
+    let mut rules = vec![words.to_cluster_ip().then(words.goto(REJECT))];
+    let mut service_cidrs: Vec<IpNet> = config
+        .service_cidrs
+        .iter()
+        .chain(&node.service_cidrs)
+        .filter(|net| IpFamily::of_net(net) == words.family)
+        .map(IpNet::trunc)
+        .collect();
+    service_cidrs.sort_unstable();
+    service_cidrs.dedup();
+    rules.extend(
+        service_cidrs.iter().map(|net| words.to_net(net).then(words.verdict(Verdict::Drop))),
+    );
     rules
 }
 
@@ -724,7 +752,7 @@ pub(super) fn every_kind_of_chain(
             specs.insert((family, Way::Pick(pick)));
         }
     }
-    let ports = LocalhostPorts { v4: Some(1), v6: Some(1) };
+    let ports = LocalhostPorts { v4: Some(1), v6: Some(1), routed: true };
     let ways = specs.iter().map(|way| (way, 0));
     let chains = compile_shared(config, node, ports, ways).into_values();
     let unwrap = |item: Item| match item {

@@ -124,6 +124,10 @@ impl Place {
 const HASH_SEED: u32 = 0x7e1a_1000;
 /// The type of an address that is this machine's own.
 const ROUTE_LOCAL: u32 = 2;
+/// The bit of a connection's status that says that another connection announced it.
+const STATUS_EXPECTED: u32 = 1;
+/// The bit that says that both sides have spoken.
+const STATUS_ANSWERED: u32 = 1 << 1;
 /// The bit of a connection's status that says that its destination was changed.
 const STATUS_DNAT: u32 = 1 << 5;
 
@@ -507,6 +511,28 @@ impl Words {
             ],
         )
         .then(Self::masquerade())
+    }
+
+    /// Drops what strangers send to loopback, which they can where loopback addresses are routed.
+    pub fn drop_martians(self, loopback: &IpNet) -> Rule {
+        let known = STATUS_EXPECTED | STATUS_ANSWERED | STATUS_DNAT;
+        let is_new = Rule::new(
+            format!("ct status & {known:#x} == 0x0"),
+            vec![
+                Expression::ConntrackStatus { to: Reg(0) },
+                Expression::Bitwise {
+                    from: Reg(0),
+                    to: Reg(0),
+                    mask: known.to_ne_bytes().to_vec(),
+                    xor: vec![0; 4],
+                },
+                Expression::Compare { from: Reg(0), op: CompareOp::Equal, value: vec![0; 4] },
+            ],
+        );
+        self.to_net(loopback)
+            .then(self.in_net("saddr", self.source(0), loopback, CompareOp::NotEqual))
+            .then(is_new)
+            .then(self.verdict(Verdict::Drop))
     }
 
     /// Goes on only for cluster addresses.

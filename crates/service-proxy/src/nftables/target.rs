@@ -116,10 +116,24 @@ impl Kernel {
         Ok(Observed::new(items))
     }
 
+    /// What is there of ours, whole or not, for showing.
+    pub fn read_what_is_there(&mut self) -> Result<BTreeMap<Key, Item>, ApplyError> {
+        let mut items = BTreeMap::new();
+        for family in self.families.clone() {
+            let table = self.observe_table(family).map_err(apply_error)?;
+            if !table.fill.is_empty() {
+                self.tables.insert(family, table);
+                self.observe_chains(family, &mut items).map_err(apply_error)?;
+                self.observe_elements(family, &mut items).map_err(apply_error)?;
+            }
+        }
+        Ok(items)
+    }
+
     fn observe_table(&mut self, family: IpFamily) -> Result<Table, NetlinkError> {
         let nft_family = nft_family(family);
         let mut table = Table::default();
-        if !self.nft.has_table(nft_family, TABLE)? {
+        if !self.nft.has_live_table(nft_family, TABLE)? {
             return Ok(table);
         }
         let sets = self.nft.sets(nft_family, TABLE)?;
@@ -165,7 +179,11 @@ impl Kernel {
         items: &mut BTreeMap<Key, Item>,
     ) -> Result<(), NetlinkError> {
         let mut frontends: BTreeMap<FrontendKey, FrontendItem> = BTreeMap::new();
-        for map in Map::ALL.into_iter().filter(|map| !map.is_dynamic()) {
+        let has =
+            |map: &Map| self.tables.get(&family).is_some_and(|table| table.fill.contains_key(map));
+        let maps: Vec<Map> =
+            Map::ALL.into_iter().filter(|map| !map.is_dynamic() && has(map)).collect();
+        for map in maps {
             let mut found: Vec<ReadEntry> = Vec::new();
             let mut count = 0;
             self.nft.elements(nft_family(family), TABLE, map.name(), |element| {
@@ -698,7 +716,9 @@ impl ReadEntry {
 }
 
 fn read_chain(chain: ReadChain, rules: Vec<ReadRule>) -> ChainItem {
-    let base = chain.base.map(|(kind, hook, priority)| base_of(&kind, hook, priority));
+    let base = chain
+        .base
+        .map(|(kind, hook, priority)| base_of(&kind, hook, priority).filter(|_| !chain.refuses));
     let readable = !matches!(base, Some(None));
     let rules: Option<Vec<Rule>> = rules
         .into_iter()

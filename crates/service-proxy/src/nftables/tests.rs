@@ -38,7 +38,7 @@ impl Table {
             addresses: vec![NODE.parse().unwrap(), "fd00::1".parse().unwrap()],
             ..NodeFacts::default()
         };
-        let ports = LocalhostPorts { v4: Some(4000), v6: Some(4001) };
+        let ports = LocalhostPorts { v4: Some(4000), v6: Some(4001), routed: true };
         let mut desired = Desired::new(Arc::new(config), node, ports);
         for service in services {
             desired.set_service(&service.service.key, Some(service.clone()));

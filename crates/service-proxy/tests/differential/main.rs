@@ -8,4 +8,5 @@
 mod generate;
 mod oracle;
 mod packets;
+mod triage;
 mod world;

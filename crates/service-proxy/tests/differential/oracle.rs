@@ -65,7 +65,7 @@ impl Expected {
 
 /// By which of a service's places a packet came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Door {
+pub(crate) enum Door {
     ClusterIp,
     ExternalIp,
     LoadBalancer,
@@ -84,6 +84,10 @@ pub(crate) fn expect(world: &World, backend: Backend, packet: &Packet) -> Expect
     let sets = Sets::of(world, service, port, family);
     let refused = door == Door::LoadBalancer && !may_come(service, packet.from);
     if !sets.anywhere {
+        if backend == Backend::Nftables && packet.to.ip().is_loopback() {
+            // Our program takes nothing on for nobody: the packet meets the node, which refuses it.
+            return Expected::None;
+        }
         // The drop is before DNAT with nftables, and so before anybody asks for endpoints.
         return if refused && backend == Backend::Nftables {
             Expected::Drop
@@ -164,7 +168,7 @@ fn masquerades_cluster_ip(world: &World, source: Source) -> bool {
 
 /// The service's place that the packet came to. What names an address comes before what does not; of
 /// two services that claim one place, the first by name has it.
-fn door_of<'a>(
+pub(crate) fn door_of<'a>(
     world: &'a World,
     backend: Backend,
     packet: &Packet,

@@ -35,7 +35,7 @@ proptest! {
     #[test]
     fn nftables_does_what_the_contract_says(
         world in generate::worlds(),
-        packets in vec(generate::packets(), 150),
+        packets in vec(generate::packets(), 1..=150),
     ) {
         check(&world, &packets, Backend::Nftables)?;
     }
@@ -43,7 +43,7 @@ proptest! {
     #[test]
     fn iptables_does_what_the_contract_says(
         world in generate::worlds(),
-        packets in vec(generate::packets(), 150),
+        packets in vec(generate::packets(), 1..=150),
     ) {
         check(&world, &packets, Backend::Iptables)?;
     }

@@ -1,6 +1,7 @@
 //! A small cluster, and the way that it takes through the real code: objects, brain, rules.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -24,13 +25,25 @@ pub(crate) const NODE: &str = "node-a";
 pub(crate) const LOCALHOST: LocalhostPorts = LocalhostPorts { v4: Some(4004), v6: Some(4006) };
 
 /// A cluster and what the operator decided.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct World {
     pub(crate) config: ProxyConfig,
     pub(crate) nodes: Vec<Node>,
     pub(crate) services: Vec<Service>,
     pub(crate) slices: Vec<EndpointSlice>,
     pub(crate) service_cidrs: Vec<ServiceCidr>,
+}
+
+/// An object a line, as a person reads it: this is what a failed test shows.
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:?}", self.config)?;
+        for object in self.objects() {
+            let text = serde_json::to_string(&object).map_err(|_| fmt::Error)?;
+            writeln!(f, "{text}")?;
+        }
+        Ok(())
+    }
 }
 
 impl World {

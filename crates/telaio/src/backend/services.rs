@@ -18,9 +18,10 @@ use telaio_service_proxy::companions::{Companions, CompanionsOptions};
 use telaio_service_proxy::config::ProxyConfig;
 use telaio_service_proxy::iptables::{self, Flavor, IptablesBackend};
 use telaio_service_proxy::nftables::{self, NftablesBackend};
-use telaio_service_proxy::options::{Follower, Programmed, ProxyOptions};
+use telaio_service_proxy::options::{Follower, LocalhostPorts, Programmed, ProxyOptions};
 use telaio_service_proxy::sysctls::{SysctlConfig, Sysctls};
 
+use super::sole::Sole;
 use crate::exit::CommandError;
 use crate::monitor::Monitor;
 use crate::triggers::Triggers;
@@ -31,6 +32,8 @@ const LAST_BACKEND_FILE: &str = "services-backend";
 const MOVE_ATTEMPTS_MAX: u32 = 5;
 /// The first of these pauses.
 const MOVE_PAUSE_MIN: Duration = Duration::from_secs(1);
+/// Whether loopback addresses are routed.
+const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 /// What a kernel with IPv6 has.
 const IPV6_SETTINGS: &str = "/proc/sys/net/ipv6";
 /// The file in the state directory that has the kernel's settings from before us.
@@ -58,6 +61,11 @@ pub(crate) struct ServicesSettings {
 /// The kernel's settings as we found and changed them.
 pub(crate) fn sysctls(state_dir: &Path) -> Sysctls {
     Sysctls::new("/", state_dir.join(SYSCTLS_FILE))
+}
+
+/// Packets with loopback addresses may leave the machine, and come from outside.
+fn is_loopback_routed() -> bool {
+    std::fs::read_to_string(ROUTE_LOCALNET).is_ok_and(|value| value.trim() != "0")
 }
 
 /// The families that this machine has. IPv4 always counts as there.
@@ -131,6 +139,7 @@ fn kube_proxy_present() -> Result<Option<String>, CommandError> {
 
 /// What runs around a backend.
 pub(crate) struct Services {
+    _sole: Sole,
     settings: ServicesSettings,
     follower: Arc<ServicesFollower>,
 }
@@ -153,6 +162,7 @@ impl Services {
                 CommandError::failed(format!("the backend {backend} cannot run: {error}"))
             })?,
         }
+        let sole = Sole::take()?;
         let successor = Successor {
             backend,
             flavor: settings.flavor,
@@ -164,7 +174,8 @@ impl Services {
         if let Err(error) = kernel.load_conntrack() {
             tracing::debug!(%error, "cannot have connection tracking loaded");
         }
-        for problem in kernel.apply(&settings.sysctls.settings(kernel.cores())).problems {
+        // What another backend needed stays: connections that it made may need it, too.
+        for problem in kernel.add(&settings.sysctls.settings(kernel.cores())).problems {
             tracing::warn!("{problem}");
         }
         for problem in kernel.forwarding_problems(&settings.config.families) {
@@ -188,7 +199,7 @@ impl Services {
             triggers: settings.triggers.clone(),
             moving: Mutex::default(),
         };
-        Ok(Self { settings, follower: Arc::new(follower) })
+        Ok(Self { _sole: sole, settings, follower: Arc::new(follower) })
     }
 
     /// What the backend is made with.
@@ -197,7 +208,10 @@ impl Services {
             node: Arc::clone(node),
             node_addresses: self.settings.node_addresses.clone(),
             config: Arc::clone(&self.settings.config),
-            localhost: self.follower.companions.localhost_ports(),
+            localhost: LocalhostPorts {
+                routed: is_loopback_routed(),
+                ..self.follower.companions.localhost_ports()
+            },
             pacing,
             follower: Arc::clone(&self.follower) as Arc<dyn Follower>,
         }

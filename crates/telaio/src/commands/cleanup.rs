@@ -5,6 +5,7 @@ use std::io::Write;
 use anyhow::Context;
 
 use crate::backend::services;
+use crate::backend::sole::Sole;
 use crate::cli::CleanupArgs;
 use crate::exit::CommandError;
 use crate::plane::Plane;
@@ -16,6 +17,7 @@ pub(crate) fn cleanup(args: &CleanupArgs, out: &mut impl Write) -> Result<(), Co
     // A running agent would put everything back at once.
     let state_dir = StateDir::lock(&args.state.state_dir, Part::Plane(Plane::Services))
         .context("stop the agent before cleaning up")?;
+    let _sole = Sole::take()?;
     let mut removed = Vec::new();
     let mut problems = Vec::new();
     let mut note = |result: Result<Vec<String>, String>| match result {

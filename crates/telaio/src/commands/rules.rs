@@ -40,7 +40,7 @@ impl Rules {
         let config = &settings.config;
         if backend == NftablesBackend::NAME {
             let port = config.localhost_node_ports.then_some(LOCALHOST_PORT);
-            let ports = LocalhostPorts { v4: port, v6: port };
+            let ports = LocalhostPorts { v4: port, v6: port, routed: false };
             let mut desired = Desired::new(Arc::new(config.clone()), facts, ports);
             for entry in state.services() {
                 desired.set_service(&entry.service.key, Some(entry.clone()));
@@ -67,8 +67,8 @@ impl Rules {
             |error: String| CommandError::failed(format!("cannot read the rules: {error}"));
         if backend == NftablesBackend::NAME {
             let mut kernel = Kernel::open(families).map_err(|error| failed(error.to_string()))?;
-            let found = kernel.read().map_err(|error| failed(error.to_string()))?;
-            return Ok(Self::Nftables(found.items));
+            let items = kernel.read_what_is_there().map_err(|error| failed(error.to_string()))?;
+            return Ok(Self::Nftables(items));
         }
         let mut rules = BTreeMap::new();
         for family in families {

@@ -15,7 +15,7 @@ use telaio_reconcile::kpng::State;
 use telaio_service_proxy::trace::{Packet, Surroundings, Trace, Verdict};
 
 use super::rules::Rules;
-use crate::backend;
+use crate::backend::{self, services};
 use crate::cli::{Output, TraceArgs};
 use crate::exit::CommandError;
 use crate::logging::Logging;
@@ -92,7 +92,7 @@ impl Tracer {
             }
         };
         let rules = if args.kernel {
-            Rules::read(backend, &settings.config.families, args.proxy.iptables_flavor.into())?
+            Rules::read(backend, &services::families(), args.proxy.iptables_flavor.into())?
         } else {
             Rules::compile(backend, &settings, &node, &state)
         };
