@@ -346,3 +346,16 @@ fn remove_what_killed_tests_left() {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named_with_its_package() {
+        let error = find("no-such-program", "some-package").unwrap_err();
+        let text = "the guest kernel needs the program no-such-program; as root: apt-get install \
+                    some-package";
+        assert_eq!(error.to_string(), text);
+    }
+}

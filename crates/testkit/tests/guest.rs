@@ -13,12 +13,19 @@ use telaio_testkit::netns::{Cluster, Family, Host, Place, SERVER_PORT, Transport
 /// Set for the test program that is to be killed.
 const TO_BE_KILLED: &str = "TELAIO_TEST_TO_BE_KILLED";
 
-/// What the processes of the guests of a test process have in their command lines.
+/// How many processes the guests of a test process have, by their command lines.
 fn guest_processes(of: u32) -> usize {
     let folder = format!("telaio-guest-{of}-");
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
     lines.filter(|line| String::from_utf8_lossy(line).contains(&folder)).count()
+}
+
+/// How many folders the guests of a test process have.
+fn guest_folders(of: u32) -> usize {
+    let start = format!("telaio-guest-{of}-");
+    let entries = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&start)).count()
 }
 
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -80,6 +87,10 @@ fn a_guest_goes_with_a_test_that_is_killed() {
     test.0.kill().unwrap();
     test.0.wait().unwrap();
     wait_until("end of the guest", || guest_processes(process) == 0);
+    // The next guest, however short its life, removes what is left on disk.
+    assert_eq!(guest_folders(process), 1);
+    GuestCommand::new("true").time_max(Duration::ZERO).run().unwrap_err();
+    assert_eq!(guest_folders(process), 0);
 }
 
 /// A process that ends with the test.

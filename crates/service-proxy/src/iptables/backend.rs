@@ -11,7 +11,7 @@ use telaio_reconcile::kpng::{
 };
 use telaio_reconcile::{ApplyError, SyncHandle, SyncKind, SyncReport, Syncer, sync_loop};
 
-use crate::config::{DetectLocal, NodeFacts, ProxyConfig};
+use crate::config::{DetectLocal, NodeFacts};
 use crate::options::{Programmed, ProxyOptions};
 
 use super::balance;
@@ -25,7 +25,6 @@ use super::watch::{Probes, SyncEnd, Watch, Watcher};
 const SYNC_TIME_MAX: Duration = Duration::from_mins(5);
 /// The longest name that an interface can have.
 const INTERFACE_BYTES_MAX: usize = 15;
-const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
 
 /// What the view has brought and no sync has taken up yet.
@@ -114,7 +113,6 @@ impl Backend for IptablesBackend {
             // Whatever would make the first sync fail is told now.
             programs.check()?;
         }
-        open_loopback(config);
         let probes = Probes::new(&programs);
         let watch = Arc::new(Watch::new(probes.cheap));
         let syncer = IptablesSyncer::new(
@@ -169,22 +167,6 @@ fn check_interface(detect_local: &DetectLocal) -> Result<(), SinkError> {
         return Ok(());
     }
     Err(SinkError::Setup(format!("{name:?} is not the name of an interface")))
-}
-
-/// Lets the kernel route packets from loopback to endpoints, which node ports on localhost need.
-fn open_loopback(config: &ProxyConfig) {
-    let wanted =
-        config.localhost_node_ports && config.families.contains(&telaio_model::IpFamily::V4);
-    let is_open = std::fs::read_to_string(ROUTE_LOCALNET).is_ok_and(|text| text.trim() == "1");
-    if !wanted || is_open {
-        return;
-    }
-    match std::fs::write(ROUTE_LOCALNET, "1") {
-        Ok(()) => tracing::info!("set {ROUTE_LOCALNET} to 1 for node ports on localhost"),
-        Err(error) => {
-            tracing::warn!(%error, "cannot set {ROUTE_LOCALNET}: no node ports on localhost");
-        }
-    }
 }
 
 /// Takes the view's operations.

@@ -31,6 +31,8 @@ const THOROUGH_PERIOD_MIN: Duration = Duration::from_millis(500);
 const THOROUGH_SHARE: u32 = 20;
 /// Comparing all rules because of a suspicion takes at most one part in so many of the time.
 const COMPARE_SHARE: u32 = 10;
+/// But so many comparisons may follow each other at once: who breaks rules seldom does it only once.
+const COMPARE_BURST: u32 = 5;
 
 /// Something that is different after a change of rules.
 pub(super) trait Probe: Send {
@@ -165,6 +167,8 @@ struct WatchState {
     asked: bool,
     compared: Option<Instant>,
     compare_cost: Duration,
+    /// How many comparisons may still come at once.
+    burst_left: u32,
     stop: bool,
 }
 
@@ -181,6 +185,7 @@ impl Watch {
             asked: false,
             compared: None,
             compare_cost: Duration::ZERO,
+            burst_left: COMPARE_BURST,
             stop: false,
         };
         Self { state: Mutex::new(state), stopped: Condvar::new() }
@@ -262,7 +267,13 @@ impl Watch {
         let rested = state
             .compared
             .is_none_or(|at| at.elapsed() >= state.compare_cost.saturating_mul(COMPARE_SHARE));
-        let ask = state.suspicious && !state.asked && rested && !state.syncing;
+        let may = rested || state.burst_left > 0;
+        let ask = state.suspicious && !state.asked && may && !state.syncing;
+        if rested {
+            state.burst_left = COMPARE_BURST;
+        } else if ask {
+            state.burst_left -= 1;
+        }
         state.asked |= ask;
         ask
     }

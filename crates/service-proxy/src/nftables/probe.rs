@@ -102,3 +102,23 @@ fn config(family: IpFamily) -> ProxyConfig {
         ..ProxyConfig::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::companions::place::Place;
+
+    #[test]
+    fn asking_whether_tables_are_taken_leaves_no_trace() {
+        let place = Place::new("tables-refused");
+        place.run(|| {
+            let mut nft = Nftables::open().unwrap();
+            let before = nft.generation().unwrap();
+            for family in IpFamily::ALL {
+                assert!(tables_refused(family).is_none());
+            }
+            assert_eq!(nft.generation().unwrap(), before);
+            assert_eq!(nft.tables().unwrap(), []);
+        });
+    }
+}

@@ -59,6 +59,14 @@ fn the_table_has_kube_proxy_s_size() {
 }
 
 #[test]
+fn the_kernel_has_no_reason_to_round_the_number_of_buckets() {
+    let settings = conntrack_max(100_000).settings(2);
+    let buckets = settings.iter().find(|setting| setting.path == CONNTRACK_BUCKETS).unwrap();
+    // A quarter of the flows is 50,000, of which pages of 4 KiB would make 50,176.
+    assert_eq!(buckets.aim, Aim::AtLeast(57_344));
+}
+
+#[test]
 fn zero_leaves_alone() {
     let nothing = SysctlConfig {
         conntrack_max_per_core: 0,

@@ -9,8 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use telaio_model::{
-    Conditions, Endpoint, EndpointPort, IpFamily, IpMode, Protocol, Service, ServicePort,
-    ServiceType, TrafficPolicy,
+    Conditions, Endpoint, EndpointPort, IpFamily, IpMode, LoadBalancerIngress, Protocol, Service,
+    ServicePort, ServiceType, TrafficPolicy,
 };
 use telaio_service_proxy::config::{DetectLocal, NodePortAddresses};
 use telaio_service_proxy::trace::{Packet, Trace, Verdict};
@@ -39,6 +39,8 @@ pub(crate) enum Expected {
     Drop,
     /// The rules leave it alone.
     None,
+    /// Two answers are as good: the contract does not say which.
+    Either(Box<Self>, Box<Self>),
 }
 
 impl Expected {
@@ -46,6 +48,7 @@ impl Expected {
     pub(crate) fn allows(&self, answer: &Trace) -> bool {
         let nowhere = answer.endpoints.is_empty() && !answer.masquerade;
         match self {
+            Self::Either(one, other) => one.allows(answer) || other.allows(answer),
             Self::Reject => answer.verdict == Verdict::Reject && nowhere,
             Self::Drop => answer.verdict == Verdict::Drop && nowhere,
             Self::None => answer.verdict == Verdict::None && nowhere,
@@ -78,15 +81,38 @@ pub(crate) fn expect(world: &World, backend: Backend, packet: &Packet) -> Expect
     if !world.config.families.contains(&family) {
         return Expected::None;
     }
-    let Some((service, port, door)) = door_of(world, backend, packet) else {
+    let doors = doors_of(world, backend, packet);
+    let Some(first) = doors.first() else {
         return without_service(world, backend, packet);
     };
+    let expected = expect_at(world, backend, packet, *first);
+    // A node port is also the port of an address that some service claims for itself.
+    match doors.iter().find(|(_, _, door)| *door == Door::NodePort) {
+        Some(node_port) if expected == Expected::Reject => {
+            let other = expect_at(world, backend, packet, *node_port);
+            Expected::Either(Box::new(expected), Box::new(other))
+        }
+        _ => expected,
+    }
+}
+
+/// A service's place: the service, the port, and which of its doors.
+type Place<'a> = (&'a Service, &'a ServicePort, Door);
+
+fn expect_at(
+    world: &World,
+    backend: Backend,
+    packet: &Packet,
+    (service, port, door): Place<'_>,
+) -> Expected {
+    let family = IpFamily::of(packet.to.ip());
     let sets = Sets::of(world, service, port, family);
-    let refused = door == Door::LoadBalancer && !may_come(service, packet.from);
+    let refused = has_source_ranges(service, door, backend, packet.to.ip())
+        && !may_come(service, packet.from);
     if !sets.anywhere {
         if backend == Backend::Nftables && packet.to.ip().is_loopback() {
             // Our program takes nothing on for nobody: the packet meets the node, which refuses it.
-            return Expected::None;
+            return Expected::Either(Box::new(Expected::None), Box::new(Expected::Reject));
         }
         // The drop is before DNAT with nftables, and so before anybody asks for endpoints.
         return if refused && backend == Backend::Nftables {
@@ -117,6 +143,21 @@ pub(crate) fn expect(world: &World, backend: Backend, packet: &Packet) -> Expect
     let endpoints = chosen.iter().map(|to| (*to, masquerade || to.ip() == source.ip)).collect();
     let balance = service.meta.annotations.get("telaio.dev/balance");
     Expected::Dnat { endpoints, by_source: balance.is_some_and(|it| &**it == "source-hash") }
+}
+
+/// Ranges are for load balancers' addresses. With nftables their drop asks for the address before
+/// anybody asks which door it is.
+fn has_source_ranges(service: &Service, door: Door, backend: Backend, to: IpAddr) -> bool {
+    let is_balancer = || service.load_balancer.iter().any(|it| is_vip(it, to));
+    match door {
+        Door::LoadBalancer => true,
+        Door::ClusterIp | Door::ExternalIp => backend == Backend::Nftables && is_balancer(),
+        Door::NodePort => false,
+    }
+}
+
+fn is_vip(ingress: &LoadBalancerIngress, to: IpAddr) -> bool {
+    ingress.ip == to && ingress.ip_mode == IpMode::Vip
 }
 
 /// Who sends.
@@ -166,42 +207,36 @@ fn masquerades_cluster_ip(world: &World, source: Source) -> bool {
     world.config.masquerade_all || source.pod == Some(false)
 }
 
-/// The service's place that the packet came to. What names an address comes before what does not; of
-/// two services that claim one place, the first by name has it.
-pub(crate) fn door_of<'a>(
-    world: &'a World,
-    backend: Backend,
-    packet: &Packet,
-) -> Option<(&'a Service, &'a ServicePort, Door)> {
+/// The services' places that the packet came to, the one that has it first: what names an address
+/// comes before what does not; of two services that claim one place, the first by name has it.
+pub(crate) fn doors_of<'a>(world: &'a World, backend: Backend, packet: &Packet) -> Vec<Place<'a>> {
     let to = packet.to.ip();
     let family = IpFamily::of(to);
     let mut services: Vec<&Service> = world.services.iter().filter(|it| is_ours(it)).collect();
     services.retain(|it| it.cluster_ips.iter().any(|ip| IpFamily::of(*ip) == family));
     services.sort_by_key(|it| (it.meta.key.namespace.clone(), it.meta.key.name.clone()));
-    let ports = || {
-        let of = |service: &&'a Service| {
-            let service = *service;
-            service.ports.iter().map(move |port| (service, port))
-        };
-        services.iter().flat_map(of).filter(|(_, port)| port.protocol == packet.protocol)
-    };
-    for (service, port) in ports().filter(|(_, port)| port.port == packet.to.port()) {
-        let vip = |it: &telaio_model::LoadBalancerIngress| it.ip == to && it.ip_mode == IpMode::Vip;
-        if service.cluster_ips.contains(&to) {
-            return Some((service, port, Door::ClusterIp));
-        }
-        if service.external_ips.contains(&to) {
-            return Some((service, port, Door::ExternalIp));
-        }
-        if service.load_balancer.iter().any(vip) {
-            return Some((service, port, Door::LoadBalancer));
+    let node_ports = serves_node_ports(world, backend, packet);
+    let (mut named, mut unnamed) = (Vec::new(), Vec::new());
+    for service in services {
+        for port in service.ports.iter().filter(|port| port.protocol == packet.protocol) {
+            if port.port == packet.to.port() {
+                let door = if service.cluster_ips.contains(&to) {
+                    Some(Door::ClusterIp)
+                } else if service.external_ips.contains(&to) {
+                    Some(Door::ExternalIp)
+                } else {
+                    let is_balancer = service.load_balancer.iter().any(|it| is_vip(it, to));
+                    is_balancer.then_some(Door::LoadBalancer)
+                };
+                named.extend(door.map(|door| (service, port, door)));
+            }
+            if node_ports && port.node_port == Some(packet.to.port()) {
+                unnamed.push((service, port, Door::NodePort));
+            }
         }
     }
-    if !serves_node_ports(world, backend, packet) {
-        return None;
-    }
-    let mut ports = ports().filter(|(_, port)| port.node_port == Some(packet.to.port()));
-    ports.next().map(|(service, port)| (service, port, Door::NodePort))
+    named.extend(unnamed);
+    named
 }
 
 fn serves_node_ports(world: &World, backend: Backend, packet: &Packet) -> bool {

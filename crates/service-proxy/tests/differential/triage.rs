@@ -6,7 +6,7 @@ use proptest::test_runner::TestRunner;
 use telaio_service_proxy::trace::Packet;
 
 use crate::generate;
-use crate::oracle::{Backend, Expected, door_of, expect};
+use crate::oracle::{Backend, Expected, doors_of, expect};
 use crate::world::World;
 
 fn signature(world: &World, backend: Backend, packet: &Packet) -> Option<String> {
@@ -19,7 +19,7 @@ fn signature(world: &World, backend: Backend, packet: &Packet) -> Option<String>
         Expected::Dnat { .. } => "dnat".to_string(),
         o => format!("{o:?}"),
     };
-    let door = door_of(world, backend, packet).map(|(_, _, d)| d);
+    let door = doors_of(world, backend, packet).first().map(|(_, _, d)| *d);
     let masq = match &expected {
         Expected::Dnat { endpoints, .. } => endpoints.values().any(|m| *m),
         _ => false,

@@ -43,14 +43,11 @@ impl Kernel<'_> {
         thread::spawn(move || sender.send(read_tail(reader)));
         let in_time = console.recv_timeout(time_max);
         let is_too_late = in_time.is_err();
-        let tail = match in_time {
-            Ok(tail) => tail,
-            Err(_) => {
-                running.end();
-                // The pipe ends when the last process of the kernel has.
-                console.recv().unwrap_or_default()
-            }
-        };
+        let tail = in_time.unwrap_or_else(|_| {
+            running.end();
+            // The pipe ends when the last process of the kernel has.
+            console.recv().unwrap_or_default()
+        });
         Ok(End { is_too_late, console: String::from_utf8_lossy(&tail).into_owned() })
     }
 
