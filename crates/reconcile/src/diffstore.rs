@@ -50,6 +50,9 @@ use crate::patch::Operation;
 #[cfg(test)]
 mod tests;
 
+/// Where more than one key in so many differs, deltas are found by walking instead of searching.
+const WALK_SHARE: usize = 8;
+
 /// One difference between what is wanted and what is applied.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Delta<'a, K, V> {
@@ -95,6 +98,8 @@ pub struct DiffStore<K, V> {
     wanted: BTreeMap<K, Slot<V>>,
     /// For each key where the two differ, what is applied. Never equal to what is wanted.
     differing: BTreeMap<K, Option<V>>,
+    /// What is applied is not known, so no differences are kept until [`DiffStore::rebase`].
+    blind: bool,
     cycle: u64,
     /// How many of `wanted` this cycle has touched; lets a full cycle without deletes skip the scan.
     touched_count: usize,
@@ -102,7 +107,13 @@ pub struct DiffStore<K, V> {
 
 impl<K, V> Default for DiffStore<K, V> {
     fn default() -> Self {
-        Self { wanted: BTreeMap::new(), differing: BTreeMap::new(), cycle: 0, touched_count: 0 }
+        Self {
+            wanted: BTreeMap::new(),
+            differing: BTreeMap::new(),
+            blind: false,
+            cycle: 0,
+            touched_count: 0,
+        }
     }
 }
 
@@ -137,11 +148,14 @@ impl<K: Ord + Clone, V: Eq> DiffStore<K, V> {
 
     /// Wants `value` at `key`, and touches it.
     pub fn set(&mut self, key: K, value: V) {
-        let Some(slot) = self.wanted.get_mut(&key) else {
-            self.wanted.insert(key.clone(), Slot { value, cycle: self.cycle });
-            self.touched_count += 1;
-            self.note_difference(key, None);
-            return;
+        let slot = match self.wanted.entry(key.clone()) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Slot { value, cycle: self.cycle });
+                self.touched_count += 1;
+                self.note_difference(key, None);
+                return;
+            }
+            Entry::Occupied(occupied) => occupied.into_mut(),
         };
         if slot.cycle != self.cycle {
             slot.cycle = self.cycle;
@@ -169,17 +183,27 @@ impl<K: Ord + Clone, V: Eq> DiffStore<K, V> {
     /// What is wanted at `key` was `before` and is now something else. If the two agreed until now,
     /// `before` is what is applied; if not, they may agree now.
     fn note_difference(&mut self, key: K, before: Option<V>) {
-        let wanted = self.wanted.get(&key).map(|slot| &slot.value);
+        if self.blind {
+            return;
+        }
         match self.differing.entry(key) {
             Entry::Vacant(vacant) => {
                 vacant.insert(before);
             }
             Entry::Occupied(occupied) => {
+                let wanted = self.wanted.get(occupied.key()).map(|slot| &slot.value);
                 if occupied.get().as_ref() == wanted {
                     occupied.remove();
                 }
             }
         }
+    }
+
+    /// What is applied is not known any more: there are no deltas until [`rebase`](Self::rebase)
+    /// tells it, and until then changes cost less.
+    pub fn forget_applied(&mut self) {
+        self.differing.clear();
+        self.blind = true;
     }
 
     /// Ends a full cycle: what it did not touch is deleted.
@@ -205,10 +229,17 @@ impl<K: Ord + Clone, V: Eq> DiffStore<K, V> {
 
     /// Every delta, in key order.
     pub fn deltas(&self) -> impl Iterator<Item = Delta<'_, K, V>> {
-        self.differing.iter().map(|(key, applied)| Delta {
-            key,
-            old: applied.as_ref(),
-            new: self.peek(key),
+        // Where much differs, walking both maps side by side is cheaper than searching one.
+        let walk = self.differing.len() > self.wanted.len() / WALK_SHARE;
+        let mut wanted = self.wanted.iter().peekable();
+        self.differing.iter().map(move |(key, applied)| {
+            let new = if walk {
+                while wanted.next_if(|(other, _)| *other < key).is_some() {}
+                wanted.next_if(|(other, _)| *other == key).map(|(_, slot)| &slot.value)
+            } else {
+                self.peek(key)
+            };
+            Delta { key, old: applied.as_ref(), new }
         })
     }
 
@@ -250,15 +281,35 @@ impl<K: Ord + Clone, V: Eq> DiffStore<K, V> {
 
     /// Takes `applied` as what is applied in truth, and works out every delta anew.
     pub fn rebase(&mut self, applied: BTreeMap<K, V>) {
-        self.differing.clear();
-        for key in self.wanted.keys() {
-            if !applied.contains_key(key) {
-                self.differing.insert(key.clone(), None);
+        self.blind = false;
+        let mut wanted = self.wanted.iter().peekable();
+        let mut differing = Vec::new();
+        for (key, value) in applied {
+            while let Some((missing, _)) = wanted.next_if(|(other, _)| **other < key) {
+                differing.push((missing.clone(), None));
+            }
+            let same = wanted.next_if(|(other, _)| **other == key);
+            if same.is_none_or(|(_, slot)| slot.value != value) {
+                differing.push((key, Some(value)));
             }
         }
-        for (key, value) in applied {
-            if self.peek(&key) != Some(&value) {
-                self.differing.insert(key, Some(value));
+        differing.extend(wanted.map(|(missing, _)| (missing.clone(), None)));
+        // In order already, so the map is built in one go.
+        self.differing = differing.into_iter().collect();
+    }
+
+    /// Wants `value` at `key`, if nothing is wanted there yet; else gives both back.
+    pub fn set_new(&mut self, key: K, value: V) -> Result<(), (K, V)> {
+        match self.wanted.entry(key) {
+            Entry::Occupied(occupied) => Err((occupied.key().clone(), value)),
+            Entry::Vacant(vacant) => {
+                let key = (!self.blind).then(|| vacant.key().clone());
+                vacant.insert(Slot { value, cycle: self.cycle });
+                self.touched_count += 1;
+                if let Some(key) = key {
+                    self.note_difference(key, None);
+                }
+                Ok(())
             }
         }
     }

@@ -46,7 +46,8 @@
 //! # Ok::<(), SinkError>(())
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use telaio_model::{EndpointRef, LocalEndpoint, LocalService, Object, ObjectKey, ObjectRef, Op};
@@ -59,12 +60,12 @@ mod tests;
 /// What the sink behind has of one kind, and which of it was sent since the last reset.
 #[derive(Debug)]
 struct Known<K, V> {
-    items: BTreeMap<K, (V, u64)>,
+    items: HashMap<K, (V, u64)>,
 }
 
-impl<K: Ord + Clone, V: PartialEq> Known<K, V> {
+impl<K: Ord + Hash + Clone, V: PartialEq> Known<K, V> {
     fn new() -> Self {
-        Self { items: BTreeMap::new() }
+        Self { items: HashMap::new() }
     }
 
     /// Marks `key` as sent; says whether `value` is what the sink behind already has there.
@@ -79,8 +80,11 @@ impl<K: Ord + Clone, V: PartialEq> Known<K, V> {
     }
 
     fn not_sent_in(&self, round: u64) -> Vec<K> {
-        let items = self.items.iter();
-        items.filter(|(_, (_, sent_in))| *sent_in != round).map(|(key, _)| key.clone()).collect()
+        let unsent = self.items.iter().filter(|(_, (_, sent_in))| *sent_in != round);
+        let mut keys: Vec<K> = unsent.map(|(key, _)| key.clone()).collect();
+        // Whoever gets the deletes gets them in the same order every time.
+        keys.sort_unstable();
+        keys
     }
 }
 

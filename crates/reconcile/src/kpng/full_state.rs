@@ -257,6 +257,8 @@ pub struct FullState<C> {
     callback: C,
     state: State,
     changed: Changed,
+    /// The service that was put into `changed` last.
+    last_changed: Option<ObjectKey>,
 }
 
 impl<C: FullStateCallback> FullState<C> {
@@ -267,6 +269,7 @@ impl<C: FullStateCallback> FullState<C> {
             callback,
             state: State::default(),
             changed: Changed { all: true, ..Changed::default() },
+            last_changed: None,
         }
     }
 
@@ -301,6 +304,7 @@ impl<C: FullStateCallback> FullState<C> {
         self.callback.callback(&self.state, &self.changed)?;
         self.callback.close()?;
         self.changed = Changed::default();
+        self.last_changed = None;
         Ok(())
     }
 }
@@ -336,7 +340,11 @@ impl<C: FullStateCallback> Sink for FullState<C> {
             Op::DeleteObject(object_ref) => object = Some(object_ref.clone()),
         }
         if self.state.apply(op) {
-            self.changed.services.extend(service);
+            // A service's endpoints come one after the other.
+            if service != self.last_changed {
+                self.changed.services.extend(service.clone());
+                self.last_changed = service;
+            }
             self.changed.objects.extend(object);
         }
         Ok(())

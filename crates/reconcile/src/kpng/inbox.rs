@@ -51,7 +51,12 @@ impl Inbox {
             let objects = changed.objects.iter().map(|at| (at.clone(), state.object(at).cloned()));
             {
                 let mut news = inbox.0.lock();
-                news.services.extend(services);
+                if news.services.is_empty() {
+                    // In order already, so the map is built in one go.
+                    news.services = services.collect();
+                } else {
+                    news.services.extend(services);
+                }
                 news.objects.extend(objects);
             }
             notify();

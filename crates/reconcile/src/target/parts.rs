@@ -201,6 +201,11 @@ impl<T: PartialTarget> PartReconciler<T> {
     }
 
     fn claim(&mut self, key: T::Key, item: T::Item, part: &T::Part, id: u32) {
+        // Nearly always the key is new, or was this part's before.
+        let (key, item) = match self.inner.store.set_new(key, Claim { item, owner: id }) {
+            Ok(()) => return,
+            Err((key, claim)) => (key, claim.item),
+        };
         if let Some(claims) = self.contested.get_mut(&key) {
             claims.insert(part.clone(), item);
             self.give_to_first(&key);

@@ -39,7 +39,9 @@ pub struct Reconciler<T: Target> {
 impl<T: Target> Reconciler<T> {
     /// A reconciler that knows nothing of its target yet: its first step observes.
     pub fn new(target: T) -> Self {
-        Self { target, store: DiffStore::new(), known: false, has_input: false }
+        let mut store = DiffStore::new();
+        store.forget_applied();
+        Self { target, store, known: false, has_input: false }
     }
 
     /// The target.

@@ -23,7 +23,7 @@ impl KernelView {
 
     /// Whether our table is there.
     pub(crate) fn has_our_table(&mut self) -> Result<bool> {
-        Ok(self.0.has_table(Family::Ip, TABLE)?)
+        Ok(self.0.has_live_table(Family::Ip, TABLE)?)
     }
 
     /// How many elements a map has.

@@ -19,10 +19,18 @@ use telaio_service_proxy::trace::Packet;
 use crate::world::{NODE, World};
 
 const SERVICES_MAX: usize = 4;
-const PORTS: [u16; 3] = [80, 443, 30080];
-const NODE_PORTS: [u16; 3] = [30080, 30081, 30082];
+/// The first are more frequent.
+const PORTS: [u16; 6] = [80, 80, 80, 443, 443, 30080];
+const NODE_PORTS: [u16; 4] = [30080, 30080, 30081, 30082];
 const TARGET_PORTS: [u16; 2] = [8080, 9090];
-const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+const PROTOCOLS: [Protocol; 6] = [
+    Protocol::Tcp,
+    Protocol::Tcp,
+    Protocol::Tcp,
+    Protocol::Udp,
+    Protocol::Udp,
+    Protocol::Sctp,
+];
 /// Two networks of source ranges and one of every client, in each family.
 const RANGES: [&str; 8] = [
     "203.0.113.0/28",
@@ -505,10 +513,9 @@ fn destinations(family: IpFamily) -> impl Strategy<Value = IpAddr> {
 
 /// Random packets.
 pub(crate) fn packets() -> BoxedStrategy<Packet> {
-    let ports = select(vec![80, 443, 30080, 30081, 30082, 8080]);
+    let ports = select(vec![80, 80, 80, 443, 443, 30080, 30080, 30081, 30082, 8080]);
     let packets = families().prop_flat_map(move |family| {
-        let protocols =
-            prop_oneof![3 => Just(Protocol::Tcp), 2 => Just(Protocol::Udp), 1 => Just(Protocol::Sctp)];
+        let protocols = select(&PROTOCOLS[..]);
         (sources(family), destinations(family), ports.clone(), protocols).prop_map(
             move |((from, interface), to, port, protocol)| {
                 // Only the node itself can send to its loopback.

@@ -8,5 +8,4 @@
 mod generate;
 mod oracle;
 mod packets;
-mod triage;
 mod world;

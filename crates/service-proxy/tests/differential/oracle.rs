@@ -44,6 +44,10 @@ pub(crate) enum Expected {
 }
 
 impl Expected {
+    fn or(self, other: Self) -> Self {
+        if self == other { self } else { Self::Either(Box::new(self), Box::new(other)) }
+    }
+
     /// Whether an answer is as it should be.
     pub(crate) fn allows(&self, answer: &Trace) -> bool {
         let nowhere = answer.endpoints.is_empty() && !answer.masquerade;
@@ -82,18 +86,18 @@ pub(crate) fn expect(world: &World, backend: Backend, packet: &Packet) -> Expect
         return Expected::None;
     }
     let doors = doors_of(world, backend, packet);
-    let Some(first) = doors.first() else {
+    let expected: Vec<Expected> =
+        doors.iter().map(|place| expect_at(world, backend, packet, *place)).collect();
+    let Some(first) = expected.first() else {
         return without_service(world, backend, packet);
     };
-    let expected = expect_at(world, backend, packet, *first);
-    // A node port is also the port of an address that some service claims for itself.
-    match doors.iter().find(|(_, _, door)| *door == Door::NodePort) {
-        Some(node_port) if expected == Expected::Reject => {
-            let other = expect_at(world, backend, packet, *node_port);
-            Expected::Either(Box::new(expected), Box::new(other))
-        }
-        _ => expected,
-    }
+    // Whose a contested place is, the contract does not say; nor whether somebody's address without
+    // endpoints hides a node port of the same number.
+    let contested = doors.iter().zip(&expected).filter(|((service, _, door), _)| {
+        let other = service.meta.key != doors[0].0.meta.key;
+        (other && *door != Door::NodePort) || (*door == Door::NodePort && *first == Expected::Reject)
+    });
+    contested.fold(first.clone(), |all, (_, one)| all.or(one.clone()))
 }
 
 /// A service's place: the service, the port, and which of its doors.
@@ -112,7 +116,7 @@ fn expect_at(
     if !sets.anywhere {
         if backend == Backend::Nftables && packet.to.ip().is_loopback() {
             // Our program takes nothing on for nobody: the packet meets the node, which refuses it.
-            return Expected::Either(Box::new(Expected::None), Box::new(Expected::Reject));
+            return Expected::None.or(Expected::Reject);
         }
         // The drop is before DNAT with nftables, and so before anybody asks for endpoints.
         return if refused && backend == Backend::Nftables {
