@@ -296,6 +296,7 @@ impl Batch {
         if let Some(timeout) = spec.dynamic_timeout_ms {
             writer.put_be64(set::TIMEOUT, timeout);
         }
+        writer.put(set::USERDATA, &byte_order_data(spec));
         writer.end();
     }
 
@@ -370,6 +371,27 @@ impl Batch {
         }
     }
 }
+
+/// What nft remembers about a set for printing: in which order the bytes of keys and values stand.
+/// Without it nft prints numbers of the machine's order the wrong way round.
+fn byte_order_data(spec: &SetSpec<'_>) -> Vec<u8> {
+    let entry = |kind: u8, types: &[DataType]| {
+        let order: u32 = if types == [DataType::Mark] { ORDER_HOST } else { ORDER_BIG_ENDIAN };
+        let mut bytes = vec![kind, 4];
+        bytes.extend_from_slice(&order.to_ne_bytes());
+        bytes
+    };
+    let mut bytes = entry(set::USERDATA_KEY_ORDER, spec.key);
+    if let Some(values) = spec.values {
+        bytes.extend(entry(set::USERDATA_DATA_ORDER, values));
+    }
+    bytes
+}
+
+/// nft's number for the machine's byte order.
+const ORDER_HOST: u32 = 1;
+/// nft's number for the network's.
+const ORDER_BIG_ENDIAN: u32 = 2;
 
 /// A comment as nft writes it into a rule's user data: type, length, text with a final zero.
 fn comment_data(comment: &str) -> Vec<u8> {

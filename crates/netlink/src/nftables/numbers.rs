@@ -172,6 +172,9 @@ pub(crate) mod set {
     pub(crate) const DESCRIPTION: u16 = 9;
     pub(crate) const ID: u16 = 10;
     pub(crate) const TIMEOUT: u16 = 11;
+    pub(crate) const USERDATA: u16 = 13;
+    pub(crate) const USERDATA_KEY_ORDER: u8 = 0;
+    pub(crate) const USERDATA_DATA_ORDER: u8 = 1;
     pub(crate) const DESCRIPTION_SIZE: u16 = 1;
 
     pub(crate) const FLAG_MAP: u32 = 0x8;

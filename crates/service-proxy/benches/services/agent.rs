@@ -54,7 +54,7 @@ impl Drop for Agent {
 fn command(agent: &str, manifests: &Path, state: &Path) -> Command {
     let mut command = Command::new(agent);
     command
-        .args(["run", "--backend", "nftables", "--node", "node-0", "--log-level", "warn"])
+        .args(["run", "--backend", "nftables", "--node", "node-0", "--log-level", "error"])
         .args(["--detect-local-mode", "ClusterCIDR", "--cluster-cidr", "10.128.0.0/9"])
         .arg("--source")
         .arg(format!("dir:{}", manifests.display()))
@@ -77,7 +77,7 @@ pub(crate) fn role(agent: &str, size: Size) -> Result<()> {
     let mut kernel = KernelView::open()?;
     let started = Instant::now();
     let mut running = Agent(command(agent, &manifests, &state).spawn()?);
-    while !kernel.has_our_table()? {
+    while !kernel.has_services() {
         if let Some(status) = running.0.try_wait()? {
             bail!("the agent ended: {status}");
         }
@@ -86,7 +86,6 @@ pub(crate) fn role(agent: &str, size: Size) -> Result<()> {
         }
         thread::sleep(Duration::from_millis(2));
     }
-    // One transaction: with the table comes all that is in it.
     let wall_ms = started.elapsed().as_secs_f64() * 1e3;
     let process = Process::of(running.0.id());
     let cpu_ms = process.cpu_with_children_ms()?;

@@ -21,9 +21,10 @@ impl KernelView {
         Ok(Self(Nftables::open()?))
     }
 
-    /// Whether our table is there.
-    pub(crate) fn has_our_table(&mut self) -> Result<bool> {
-        Ok(self.0.has_live_table(Family::Ip, TABLE)?)
+    /// Whether services are there: with the first way come, in the same transaction, all of them.
+    pub(crate) fn has_services(&mut self) -> bool {
+        // Without a table there is no map to list.
+        self.count("ways").is_ok_and(|count| count > 0)
     }
 
     /// How many elements a map has.

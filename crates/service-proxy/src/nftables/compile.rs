@@ -3,6 +3,7 @@
 //! Pure. A service compiles alone, to [`Item`]s that it claims by [`Key`]; the chains that services
 //! share are compiled once for all from the [`Way`]s that anybody uses.
 
+use std::cell::OnceCell;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,10 +18,10 @@ use super::rule::{Place, Rule, Slots, Words};
 use super::slots;
 use crate::config::{LocalSources, NodeFacts, NodePortMatch, ProxyConfig};
 use crate::options::LocalhostPorts;
-use crate::plan::{self, Answer, Balance, EndpointSet, PortPlan};
+use crate::plan::{self, Answer, Balance, Destination, EndpointSet, PortPlan};
 
-/// The chain that refuses.
-const REJECT: &str = "reject";
+/// The chain that refuses; nft has the word "reject" for itself.
+const REFUSE: &str = "refuse";
 /// The chain that marks for masquerade.
 const MARK: &str = "mark-for-masquerade";
 /// The chain that marks what does not come from a pod of this node.
@@ -30,6 +31,8 @@ const SERVICES: &str = "services";
 /// The chain for what no service took.
 const LEFTOVERS: &str = "leftovers";
 
+/// Up to how many endpoints ways stand ready.
+const READY_COUNT_MAX: u32 = 16;
 /// Where destinations are changed; kube-proxy's and everybody's place for it.
 const PRIORITY_DSTNAT: i32 = -100;
 /// Where sources are changed.
@@ -249,7 +252,7 @@ impl Pick {
             Choice::Random => format!("{place}pick-{slots}{count}"),
             Choice::Hash => format!("{place}hash-{slots}{count}"),
             Choice::Sticky(timeout_s) => format!("{place}sticky-{slots}{count}-{timeout_s}s"),
-            Choice::Turn(port) => format!("{place}turn-{slots}{port:016x}"),
+            Choice::Turn(port) => format!("{place}turn-{slots}{count}-{port:016x}"),
         }
     }
 
@@ -276,15 +279,15 @@ impl Target {
     fn name(&self) -> String {
         match self {
             Self::Pick(pick) => pick.name(),
-            Self::Reject => "reject".to_owned(),
-            Self::Drop => "drop".to_owned(),
+            Self::Reject => "refused".to_owned(),
+            Self::Drop => "dropped".to_owned(),
         }
     }
 
     fn rule(&self, words: Words) -> Rule {
         match self {
             Self::Pick(pick) => words.goto(&pick.name()),
-            Self::Reject => words.goto(REJECT),
+            Self::Reject => words.goto(REFUSE),
             Self::Drop => words.verdict(Verdict::Drop),
         }
     }
@@ -301,7 +304,7 @@ impl Way {
     /// Its name, which says all about it.
     pub fn name(&self) -> String {
         match self {
-            Self::Reject => REJECT.to_owned(),
+            Self::Reject => REFUSE.to_owned(),
             Self::Drop => "drop".to_owned(),
             Self::Pick(pick) => pick.name(),
             Self::Masquerade(pick) => format!("masquerade-{}", pick.name()),
@@ -394,6 +397,20 @@ fn from_pod(words: Words, pods: &LocalSources) -> Vec<Rule> {
     }
 }
 
+/// The ways that stand ready before any service leads them. A chain that looks endpoints up is cheap
+/// to make while there are none, and later costs the kernel a look at each of them.
+pub fn ready_ways(families: &[IpFamily]) -> Vec<(IpFamily, Way)> {
+    let pick = |count| Pick {
+        place: Place::Address,
+        slots: Slots::Cluster,
+        count,
+        choice: Choice::Random,
+    };
+    let counts = 1..=READY_COUNT_MAX;
+    let of = |family| counts.clone().map(move |count| (family, Way::Pick(pick(count))));
+    families.iter().flat_map(|family| of(*family)).collect()
+}
+
 /// A service, compiled.
 #[derive(Debug, Clone, Default)]
 pub struct CompiledService {
@@ -414,7 +431,9 @@ pub fn compile_service(
     for family in &config.families {
         for port in plan::plan(entry, *family) {
             let out = &mut compiled;
-            PortCompiler { family: *family, port: &port, config, node, number, out }.run();
+            let rendezvous = Default::default();
+            let family = *family;
+            PortCompiler { family, port: &port, config, node, number, rendezvous, out }.run();
         }
     }
     compiled
@@ -426,10 +445,11 @@ struct PortCompiler<'a> {
     config: &'a ProxyConfig,
     node: &'a NodeFacts,
     number: &'a dyn Fn(&(IpFamily, Way)) -> u32,
+    rendezvous: (OnceCell<Vec<&'a Destination>>, OnceCell<Vec<&'a Destination>>),
     out: &'a mut CompiledService,
 }
 
-impl PortCompiler<'_> {
+impl<'a> PortCompiler<'a> {
     fn run(&mut self) {
         for frontend in &self.port.frontends {
             let key = FrontendKey {
@@ -544,7 +564,7 @@ impl PortCompiler<'_> {
         let endpoints = self.port.set(set);
         let choice = self.choice();
         let filled = match choice {
-            Choice::Hash => slots::by_rendezvous(endpoints),
+            Choice::Hash => self.rendezvous(set),
             _ => slots::by_weight(endpoints),
         };
         let numbered = (slots.offset()..).zip(&filled);
@@ -563,6 +583,15 @@ impl PortCompiler<'_> {
         }
         let count = u32::try_from(filled.len()).unwrap_or(u32::MAX);
         Target::Pick(Pick { place: key.place(), slots, count, choice })
+    }
+
+    /// Worked out once for all places of the port, for it takes its time.
+    fn rendezvous(&self, set: EndpointSet) -> Vec<&'a Destination> {
+        let cell = match set {
+            EndpointSet::Cluster => &self.rendezvous.0,
+            EndpointSet::Local => &self.rendezvous.1,
+        };
+        cell.get_or_init(|| slots::by_rendezvous(self.port.set(set))).clone()
     }
 
     /// Who is to stay chooses by chance to begin with, whatever the balance.
@@ -670,7 +699,7 @@ fn base_chains(
         item(Chain::regular(LEFTOVERS), leftovers_rules(words, config, node)),
         item(Chain::regular(MARK), vec![words.mark(masquerade)]),
         item(Chain::regular(MARK_UNLESS_POD), mark_unless_pod(words, config, node)),
-        item(Chain::regular(REJECT), vec![words.reset_tcp(), words.reject()]),
+        item(Chain::regular(REFUSE), vec![words.reset_tcp(), words.reject()]),
     ]
     .into_iter()
     .chain(guard)
@@ -708,7 +737,7 @@ fn services_rules(
 
 /// What becomes of packets to cluster addresses that no service took.
 fn leftovers_rules(words: Words, config: &ProxyConfig, node: &NodeFacts) -> Vec<Rule> {
-    let mut rules = vec![words.to_cluster_ip().then(words.goto(REJECT))];
+    let mut rules = vec![words.to_cluster_ip().then(words.goto(REFUSE))];
     let mut service_cidrs: Vec<IpNet> = config
         .service_cidrs
         .iter()

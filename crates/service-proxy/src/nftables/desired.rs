@@ -95,7 +95,11 @@ pub struct Desired {
 impl Desired {
     /// Without services.
     pub fn new(config: Arc<ProxyConfig>, node: NodeFacts, localhost: LocalhostPorts) -> Self {
-        Self { config, node, localhost, services: BTreeMap::new(), ways: Ways::default() }
+        let mut ways = Ways::default();
+        for way in compile::ready_ways(&config.families) {
+            ways.add(&way);
+        }
+        Self { config, node, localhost, services: BTreeMap::new(), ways }
     }
 
     /// What the cluster says about the node.

@@ -233,7 +233,7 @@ impl Words {
             modulus: count,
             offset: slots.offset(),
         });
-        self.go(place, &format!("{key} . {}", numgen_text(kind, count, slots)), expressions)
+        self.go(place, &key, &numgen_text(kind, count, slots), slot, expressions)
     }
 
     /// Goes to an endpoint whose slot is a hash of the client's address.
@@ -254,19 +254,32 @@ impl Words {
             self.name(),
             offset_text(slots)
         );
-        self.go(place, &format!("{key} . {hash}"), expressions)
+        self.go(place, &key, &hash, slot, expressions)
     }
 
-    fn go(self, place: Place, key: &str, mut expressions: Vec<Expression>) -> Rule {
+    fn go(
+        self,
+        place: Place,
+        key: &str,
+        slot_text: &str,
+        slot: u8,
+        mut expressions: Vec<Expression>,
+    ) -> Rule {
         let map = place.endpoints().name();
+        expressions.extend(Self::launder(slot, slot + 1));
         expressions.push(Expression::Lookup { map: map.to_owned(), key: Reg(0), to: Reg(0) });
         expressions.push(self.dnat(0));
-        Rule::new(format!("dnat {} to {key} map @{map}", self.name()), expressions)
+        let text = format!(
+            "meta mark set {slot_text} dnat {} to {key} . meta mark map @{map}",
+            self.name()
+        );
+        Rule::new(text, expressions)
     }
 
     /// Takes a value out of a register and puts it back by way of the packet's mark, which then is
     /// what it was. The kernel needs none of it. But old releases of nft crash when they list a rule
-    /// in which one look-up's result is another's key, and this is how that does not show.
+    /// in which one look-up's result is another's key, and they cannot read back what they print where
+    /// a number is a part of a key. So nft gets to see marks only.
     fn launder(value: u8, saved: u8) -> Vec<Expression> {
         let mark = |to| Expression::Meta { to: Reg(to), key: MetaKey::Mark };
         vec![
@@ -406,6 +419,7 @@ impl Words {
             modulus: count,
             offset: slots.offset(),
         });
+        expressions.extend(Self::launder(slot, saved));
         expressions.push(Expression::Lookup {
             map: lasting.to_owned(),
             key: Reg(self.address_regs()),
@@ -422,8 +436,8 @@ impl Words {
         let (service_key, _, _) = self.service_key(place, 0);
         Rule::new(
             format!(
-                "meta mark set {service_key} . {} map @{lasting} update @{affinity} {{ {key} timeout \
-                 {timeout_s}s : meta mark }}",
+                "meta mark set {} meta mark set {service_key} . meta mark map @{lasting} update \
+                 @{affinity} {{ {key} timeout {timeout_s}s : meta mark }}",
                 numgen_text(kind, count, slots)
             ),
             expressions,

@@ -17,7 +17,7 @@ const HASH_SLOTS: usize = 1024;
 /// Up to so many endpoints, that is: beyond, shares would be too uneven.
 const HASH_ENDPOINTS_MAX: usize = 256;
 /// The slots of a service with more endpoints than that.
-const HASH_SLOTS_MANY: usize = 16_384;
+const HASH_SLOTS_MANY: usize = 4096;
 
 /// An endpoint of each slot, as often as its weight says, in an order in which no endpoint comes
 /// twice in a row if that can be avoided: also right for taking turns. Exact where the weights have a
@@ -62,15 +62,23 @@ fn gcd(a: u64, b: u64) -> u64 {
 pub(super) fn by_rendezvous(endpoints: &[Destination]) -> Vec<&Destination> {
     let count = if endpoints.len() <= HASH_ENDPOINTS_MAX { HASH_SLOTS } else { HASH_SLOTS_MANY };
     let ids: Vec<u64> = endpoints.iter().map(|it| identity(it.address, it.port)).collect();
-    let lot = |slot: usize, i: usize| {
-        let draw = (mix(ids[i] ^ mix(slot as u64)) >> 32) as u32;
-        // The greatest of `weight` independent draws, without drawing them.
-        let unit = (f64::from(draw) + 0.5) / f64::from(u32::MAX);
-        -f64::from(endpoints[i].weight.max(1)) / unit.ln()
+    let draw = |slot: u64, i: usize| mix(ids[i] ^ slot);
+    let same_weight = endpoints.windows(2).all(|pair| pair[0].weight == pair[1].weight);
+    let winner = |slot: usize| {
+        let slot = mix(slot as u64);
+        if same_weight {
+            return (0..endpoints.len()).max_by_key(|i| draw(slot, *i));
+        }
+        let lots = (0..endpoints.len()).map(|i| (i, lot(draw(slot, i), endpoints[i].weight)));
+        lots.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(i, _)| i)
     };
-    let winner =
-        |slot: usize| (0..endpoints.len()).max_by(|a, b| lot(slot, *a).total_cmp(&lot(slot, *b)));
     (0..count).filter_map(winner).filter_map(|i| endpoints.get(i)).collect()
+}
+
+/// The greatest of `weight` independent draws, without drawing them.
+fn lot(draw: u64, weight: u16) -> f64 {
+    let unit = (f64::from((draw >> 32) as u32) + 0.5) / f64::from(u32::MAX);
+    -f64::from(weight.max(1)) / unit.ln()
 }
 
 /// The lasting slot of each endpoint. Another endpoint in the set changes it only in the unlikely case

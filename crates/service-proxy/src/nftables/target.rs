@@ -259,7 +259,7 @@ impl Kernel {
             writer.write(&transaction);
             self.commit(&mut writer)?;
             self.anew = false;
-            self.count(&count_added(&transaction));
+            self.count(&Growth::of(transaction.iter().copied()));
         }
         self.kept.clear();
         Ok(())
@@ -280,18 +280,20 @@ impl Kernel {
 
     /// Whether some map has no room for the changes.
     fn outgrown(&self, changes: &[Change<Key, Item>]) -> bool {
-        let added = count_added(&changes.iter().collect::<Vec<_>>());
-        added.into_iter().any(|((family, map), added)| {
+        let growth = Growth::of(changes);
+        let is_full = |family: IpFamily, map: Map| {
             let fill = self.tables.get(&family).and_then(|table| table.fill.get(&map));
-            fill.is_none_or(|fill| fill.size > 0 && fill.count + added > i64::from(fill.size))
-        })
+            fill.is_none_or(|fill| {
+                fill.size > 0 && fill.count + growth.get(family, map) > i64::from(fill.size)
+            })
+        };
+        self.families.iter().any(|family| Map::ALL.into_iter().any(|map| is_full(*family, map)))
     }
 
-    fn count(&mut self, counted: &BTreeMap<(IpFamily, Map), i64>) {
-        for ((family, map), added) in counted {
-            let fill = self.tables.get_mut(family).and_then(|table| table.fill.get_mut(map));
-            if let Some(fill) = fill {
-                fill.count += added;
+    fn count(&mut self, growth: &Growth) {
+        for (family, table) in &mut self.tables {
+            for (map, fill) in &mut table.fill {
+                fill.count += growth.get(*family, *map);
             }
         }
     }
@@ -321,7 +323,7 @@ impl Kernel {
 
     /// The tables anew, within the same transaction as what comes into them.
     fn write_anew(&mut self, writer: &mut TransactionWriter, changes: &[Change<Key, Item>]) {
-        let added = count_added(&changes.iter().collect::<Vec<_>>());
+        let growth = Growth::of(changes);
         for family in &self.families {
             let batch = writer.batch(*family);
             // Deleting needs it to be there, and making it is harmless where it is.
@@ -330,7 +332,7 @@ impl Kernel {
             batch.add_table();
             let mut table = Table { complete: true, ..Table::default() };
             for map in Map::ALL {
-                let wanted = added.get(&(*family, map)).copied().unwrap_or(0);
+                let wanted = growth.get(*family, map);
                 let size = map.size_for(usize::try_from(wanted).unwrap_or(0));
                 map.with_spec(*family, size, |spec| batch.add_set(spec));
                 table.fill.insert(map, Fill { count: 0, size });
@@ -352,31 +354,44 @@ impl Kernel {
 }
 
 /// By how much each map grows.
-fn count_added(changes: &Changes<'_>) -> BTreeMap<(IpFamily, Map), i64> {
-    let mut added = BTreeMap::new();
-    for change in changes {
-        let family = change.key().family();
-        let mut count = |map: Map, by: i64| *added.entry((family, map)).or_insert(0) += by;
-        for (item, sign) in [(change.old(), -1), (change.new_item(), 1)] {
-            let Some(item) = item else { continue };
-            match (change.key(), item) {
-                (Key::Frontend(key), Item::Frontend(item)) => {
-                    let maps = FrontendMaps::of(key);
-                    let size = |len: usize| i64::try_from(len).unwrap_or(i64::MAX / 2) * sign;
-                    count(maps.services, if item.way.is_some() { sign } else { 0 });
-                    count(maps.endpoints, size(item.slots.len()));
-                    count(maps.lasting, size(item.lasting.len()));
-                    count(maps.live, size(item.live.len()));
+#[derive(Debug, Default)]
+struct Growth([[i64; Map::ALL.len()]; 2]);
+
+impl Growth {
+    fn of<'a>(changes: impl IntoIterator<Item = &'a Change<Key, Item>>) -> Self {
+        let mut growth = Self::default();
+        for change in changes {
+            for (item, sign) in [(change.old(), -1), (change.new_item(), 1)] {
+                if let Some(item) = item {
+                    growth.count(change.key(), item, sign);
                 }
-                (key, _) => {
-                    if let Some(map) = set_of(key) {
-                        count(map, sign);
-                    }
+            }
+        }
+        growth
+    }
+
+    fn count(&mut self, key: &Key, item: &Item, sign: i64) {
+        let maps = &mut self.0[key.family() as usize];
+        match (key, item) {
+            (Key::Frontend(key), Item::Frontend(item)) => {
+                let of = FrontendMaps::of(key);
+                let size = |len: usize| i64::try_from(len).unwrap_or(i64::MAX / 2) * sign;
+                maps[of.services as usize] += size(usize::from(item.way.is_some()));
+                maps[of.endpoints as usize] += size(item.slots.len());
+                maps[of.lasting as usize] += size(item.lasting.len());
+                maps[of.live as usize] += size(item.live.len());
+            }
+            (key, _) => {
+                if let Some(map) = set_of(key) {
+                    maps[map as usize] += sign;
                 }
             }
         }
     }
-    added
+
+    fn get(&self, family: IpFamily, map: Map) -> i64 {
+        self.0[family as usize][map as usize]
+    }
 }
 
 /// The map that holds a key that is one element.
@@ -613,8 +628,10 @@ fn only_in<'a, T: Ord>(mine: &'a [T], others: &'a [T]) -> impl Iterator<Item = &
     })
 }
 
-/// The changes, in as few transactions as the bound on their size allows: mostly one. Where there are
-/// several, what services share comes first and goes last, and a service is in one of them as a whole.
+/// The changes, in as few transactions as the bound on their size allows: mostly one.
+///
+/// Where there are several: chains and ways come first and go last, a service is in one transaction
+/// as a whole, and the addresses for which unknown ports are refused come after the services.
 fn transactions(changes: &[Change<Key, Item>], bytes_max: usize) -> Vec<Vec<&Change<Key, Item>>> {
     let bytes = |change: &Change<Key, Item>| {
         change.old().map_or(0, item_bytes) + change.new_item().map_or(0, item_bytes)
@@ -622,26 +639,51 @@ fn transactions(changes: &[Change<Key, Item>], bytes_max: usize) -> Vec<Vec<&Cha
     if changes.iter().map(bytes).sum::<usize>() <= bytes_max {
         return vec![changes.iter().collect()];
     }
-    let is_frontend = |change: &&Change<Key, Item>| matches!(change.key(), Key::Frontend(_));
-    let is_delete = |change: &&Change<Key, Item>| change.new_item().is_none();
-    let (mut frontends, shared): (Vec<_>, Vec<_>) = changes.iter().partition(is_frontend);
-    let (last, first): (Vec<_>, Vec<_>) = shared.into_iter().partition(is_delete);
-    frontends.sort_by_key(|change| owner(change));
-    let mut all = vec![first];
+    let mut ordered: Vec<(Stage, u64, &Change<Key, Item>)> =
+        changes.iter().map(|change| (Stage::of(change), owner(change), change)).collect();
+    ordered.sort_by_key(|(stage, owner, _)| (*stage, *owner));
+    let mut all: Vec<Vec<_>> = Vec::new();
     let mut room = 0;
-    for service in frontends.chunk_by(|one, other| owner(one) == owner(other)) {
-        let size = service.iter().map(|change| bytes(change)).sum();
+    let together = |one: &(Stage, u64, _), other: &(Stage, u64, _)| match one.0 {
+        Stage::Begin | Stage::End => one.0 == other.0,
+        Stage::Services => (one.0, one.1) == (other.0, other.1),
+        Stage::AddressesGo | Stage::AddressesCome => false,
+    };
+    for group in ordered.chunk_by(together) {
+        let size = group.iter().map(|(.., change)| bytes(change)).sum();
         if size > room {
             all.push(Vec::new());
             room = bytes_max;
         }
         room = room.saturating_sub(size);
         if let Some(transaction) = all.last_mut() {
-            transaction.extend(service);
+            transaction.extend(group.iter().map(|(.., change)| *change));
         }
     }
-    all.push(last);
     all
+}
+
+/// When a change comes, where there are several transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Begin,
+    AddressesGo,
+    Services,
+    AddressesCome,
+    End,
+}
+
+impl Stage {
+    fn of(change: &Change<Key, Item>) -> Self {
+        let goes = change.new_item().is_none();
+        match change.key() {
+            Key::Chain(..) | Key::Way(..) | Key::Firewall(_) if goes => Self::End,
+            Key::Chain(..) | Key::Way(..) | Key::Firewall(_) => Self::Begin,
+            Key::ClusterIp(_) if goes => Self::AddressesGo,
+            Key::Frontend(_) => Self::Services,
+            Key::ClusterIp(_) | Key::Hairpin(_) | Key::LocalhostNodePort(..) => Self::AddressesCome,
+        }
+    }
 }
 
 /// The service that a frontend is, or was, of.

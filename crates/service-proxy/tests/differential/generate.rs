@@ -23,14 +23,8 @@ const SERVICES_MAX: usize = 4;
 const PORTS: [u16; 6] = [80, 80, 80, 443, 443, 30080];
 const NODE_PORTS: [u16; 4] = [30080, 30080, 30081, 30082];
 const TARGET_PORTS: [u16; 2] = [8080, 9090];
-const PROTOCOLS: [Protocol; 6] = [
-    Protocol::Tcp,
-    Protocol::Tcp,
-    Protocol::Tcp,
-    Protocol::Udp,
-    Protocol::Udp,
-    Protocol::Sctp,
-];
+const PROTOCOLS: [Protocol; 6] =
+    [Protocol::Tcp, Protocol::Tcp, Protocol::Tcp, Protocol::Udp, Protocol::Udp, Protocol::Sctp];
 /// Two networks of source ranges and one of every client, in each family.
 const RANGES: [&str; 8] = [
     "203.0.113.0/28",
@@ -352,7 +346,7 @@ fn slices(n: usize) -> BoxedStrategy<EndpointSlice> {
 }
 
 /// Slices of one service do not say different things of one address.
-fn without_contradictions(mut slices: Vec<EndpointSlice>) -> Vec<EndpointSlice> {
+pub(crate) fn without_contradictions(mut slices: Vec<EndpointSlice>) -> Vec<EndpointSlice> {
     let mut seen: Vec<(ObjectKey, Endpoint)> = Vec::new();
     for slice in &mut slices {
         let key = slice.service_key().unwrap();
@@ -428,7 +422,7 @@ fn configs() -> BoxedStrategy<ProxyConfig> {
         .boxed()
 }
 
-fn nodes(zone: Option<&str>) -> Vec<Node> {
+pub(crate) fn nodes(zone: Option<&str>) -> Vec<Node> {
     let node = |number: u8, name: &str, zone: Option<&str>| {
         let mut meta = Meta::named(ObjectKey::cluster(name));
         let zone = zone.map(|zone| ("topology.kubernetes.io/zone".into(), zone.into()));

@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod generate;
+mod incremental;
 mod oracle;
 mod packets;
+mod story;
 mod world;

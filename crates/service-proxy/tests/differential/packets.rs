@@ -22,7 +22,7 @@ fn check(world: &World, packets: &[Packet], backend: Backend) -> Result<(), Test
 }
 
 /// So many clusters, unless `PROPTEST_CASES` asks for others.
-fn cases(count: u32) -> ProptestConfig {
+pub(crate) fn cases(count: u32) -> ProptestConfig {
     let asked = std::env::var_os("PROPTEST_CASES").is_some();
     let base = ProptestConfig::default();
     let cases = if asked { base.cases } else { count };

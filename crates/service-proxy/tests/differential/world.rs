@@ -22,7 +22,8 @@ use crate::oracle::Backend;
 /// The node whose rules are asked.
 pub(crate) const NODE: &str = "node-a";
 /// Where our listeners for node ports on loopback would be.
-pub(crate) const LOCALHOST: LocalhostPorts = LocalhostPorts { v4: Some(4004), v6: Some(4006) };
+pub(crate) const LOCALHOST: LocalhostPorts =
+    LocalhostPorts { v4: Some(4004), v6: Some(4006), routed: false };
 
 /// A cluster and what the operator decided.
 #[derive(Clone)]
@@ -47,6 +48,17 @@ impl fmt::Debug for World {
 }
 
 impl World {
+    /// Nodes and nothing else.
+    pub(crate) fn empty() -> Self {
+        Self {
+            config: ProxyConfig::default(),
+            nodes: crate::generate::nodes(Some("zone-1")),
+            services: Vec::new(),
+            slices: Vec::new(),
+            service_cidrs: Vec::new(),
+        }
+    }
+
     /// The Node object of our node.
     pub(crate) fn node(&self) -> &Node {
         self.nodes.iter().find(|node| &*node.meta.key.name == NODE).unwrap()
@@ -57,7 +69,7 @@ impl World {
         self.node().addresses.iter().map(|address| address.ip).collect()
     }
 
-    fn objects(&self) -> impl Iterator<Item = Object> {
+    pub(crate) fn objects(&self) -> impl Iterator<Item = Object> {
         let nodes = self.nodes.iter().cloned().map(Object::from);
         let services = self.services.iter().cloned().map(Object::from);
         let slices = self.slices.iter().cloned().map(Object::from);
