@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::error::NetlinkError;
+use crate::links::LinkIndex;
 use crate::socket::{NLM_F_DUMP, NLM_F_REQUEST, Protocol, Socket};
-use crate::wire::{Attributes, Writer};
+use crate::wire::{Attributes, Message, Writer, ne32};
 
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
@@ -18,17 +19,26 @@ const TRIES_MAX: u32 = 5;
 
 /// The addresses of all links of this network namespace, loopback included.
 pub fn own_addresses() -> Result<BTreeSet<IpAddr>, NetlinkError> {
+    addresses(None)
+}
+
+/// The addresses of one link of this network namespace.
+pub fn addresses_of(link: LinkIndex) -> Result<BTreeSet<IpAddr>, NetlinkError> {
+    addresses(Some(link))
+}
+
+fn addresses(link: Option<LinkIndex>) -> Result<BTreeSet<IpAddr>, NetlinkError> {
     let mut socket = Socket::open(Protocol::Route)?;
     for _ in 1..TRIES_MAX {
-        match list(&mut socket) {
+        match list(&mut socket, link) {
             Err(NetlinkError::Interrupted) => {}
             outcome => return outcome,
         }
     }
-    list(&mut socket)
+    list(&mut socket, link)
 }
 
-fn list(socket: &mut Socket) -> Result<BTreeSet<IpAddr>, NetlinkError> {
+fn list(socket: &mut Socket, link: Option<LinkIndex>) -> Result<BTreeSet<IpAddr>, NetlinkError> {
     let doing = "listing addresses";
     let sequence = socket.next_sequence();
     let mut request = Writer::new();
@@ -37,12 +47,17 @@ fn list(socket: &mut Socket) -> Result<BTreeSet<IpAddr>, NetlinkError> {
     socket.send(request.finish()?, doing)?;
     let mut found = BTreeSet::new();
     socket.list(sequence, doing, |message| {
-        if message.message_type == RTM_NEWADDR {
+        let is_wanted = link.is_none() || link == link_of(message);
+        if message.message_type == RTM_NEWADDR && is_wanted {
             found.extend(own_address(message.attributes(ADDRESS_HEADER_LEN)));
         }
         Ok(())
     })?;
     Ok(found)
+}
+
+fn link_of(message: &Message<'_>) -> Option<LinkIndex> {
+    message.body.get(4..).and_then(ne32).map(LinkIndex)
 }
 
 /// On a point-to-point link `IFA_ADDRESS` is the peer's and `IFA_LOCAL` ours; IPv6 mostly has only
@@ -63,6 +78,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::links::Links;
     use crate::netns::Netns;
 
     #[test]
@@ -80,10 +96,14 @@ mod tests {
                 let done = Command::new("ip").args(command.split(' ')).status().unwrap();
                 assert!(done.success(), "ip {command}");
             }
-            own_addresses()
+            let east = Links::open().unwrap().find("east").unwrap().unwrap();
+            [own_addresses().unwrap(), addresses_of(east).unwrap()]
         });
         Netns::remove(&name).unwrap();
-        let found: Vec<String> = found.unwrap().unwrap().iter().map(ToString::to_string).collect();
+        let [found, of_east] = found
+            .unwrap()
+            .map(|addresses| addresses.iter().map(ToString::to_string).collect::<Vec<String>>());
+        assert_eq!(of_east, ["198.51.100.7", "2001:db8::7"]);
         assert_eq!(found, ["127.0.0.1", "192.0.2.1", "198.51.100.7", "::1", "2001:db8::7"]);
     }
 }

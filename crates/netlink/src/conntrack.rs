@@ -37,8 +37,6 @@ pub const TCP: u8 = 6;
 
 /// Packets were seen in both directions.
 pub const STATUS_SEEN_REPLY: u32 = 1 << 1;
-/// The source is changed.
-pub const STATUS_SOURCE_NAT: u32 = 1 << 4;
 /// The destination is changed.
 pub const STATUS_DESTINATION_NAT: u32 = 1 << 5;
 

@@ -2,9 +2,11 @@
 //!
 //! - [`socket`] and [`wire`]: messages and attributes, and a socket that sends and receives them;
 //! - [`netns`]: network namespaces with names;
-//! - [`addresses`]: the machine's own addresses;
+//! - [`links`] and [`addresses`]: the machine's links, and its own addresses;
 //! - [`conntrack`]: the table of flows;
 //! - [`original_dst`]: where a redirected connection wanted to go;
+//! - [`generic`] and [`ipvs`]: families that are found by name; virtual services;
+//! - [`ipset`]: named sets that iptables' rules match;
 //! - [`xtables`]: a look at the tables of iptables-legacy;
 //! - [`nftables`]: a small typed encoder, batches that are one transaction, reading back, watching.
 //!
@@ -15,6 +17,10 @@
 pub mod addresses;
 pub mod conntrack;
 mod error;
+pub mod generic;
+pub mod ipset;
+pub mod ipvs;
+pub mod links;
 pub mod netns;
 pub mod nftables;
 pub mod original_dst;

@@ -168,11 +168,6 @@ impl Socket {
         self.set_option(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group.cast_signed())
     }
 
-    /// No longer.
-    pub fn leave(&self, group: u32) -> Result<(), NetlinkError> {
-        self.set_option(libc::SOL_NETLINK, libc::NETLINK_DROP_MEMBERSHIP, group.cast_signed())
-    }
-
     /// Lets the kernel throw away what another socket's requests cause, before it reaches us.
     pub fn ignore_messages_of(&self, port: u32) -> Result<(), NetlinkError> {
         const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;

@@ -78,13 +78,6 @@ impl Writer {
         self.bytes.len() - self.message
     }
 
-    /// Sets flags in the message begun last.
-    pub fn add_flags(&mut self, flags: u16) {
-        let at = self.message + 6;
-        let known = u16::from_ne_bytes([self.bytes[at], self.bytes[at + 1]]);
-        self.bytes[at..at + 2].copy_from_slice(&(known | flags).to_ne_bytes());
-    }
-
     fn pad(&mut self) {
         let padded = self.bytes.len().next_multiple_of(4);
         self.bytes.resize(padded, 0);
@@ -132,6 +125,11 @@ impl Writer {
     /// A big-endian number.
     pub fn put_be64(&mut self, attribute: u16, value: u64) {
         self.put(attribute, &value.to_be_bytes());
+    }
+
+    /// A number in the machine's order.
+    pub fn put_ne16(&mut self, attribute: u16, value: u16) {
+        self.put(attribute, &value.to_ne_bytes());
     }
 
     /// A number in the machine's order.
@@ -242,6 +240,11 @@ impl<'a> Attributes<'a> {
     /// A big-endian number.
     pub fn be64(self, attribute: u16) -> Option<u64> {
         Some(u64::from_be_bytes(self.get(attribute)?.get(..8)?.try_into().ok()?))
+    }
+
+    /// A number in the machine's order.
+    pub fn ne16(self, attribute: u16) -> Option<u16> {
+        ne16(self.get(attribute)?)
     }
 
     /// A number in the machine's order.

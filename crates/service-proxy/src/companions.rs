@@ -28,7 +28,7 @@ use telaio_model::{IpFamily, ObjectKey, Protocol, ServiceEndpoints};
 use telaio_netlink::addresses::own_addresses;
 use telaio_reconcile::{SyncHandle, SyncKind};
 
-use crate::config::{NodeFacts, NodePortMatch, ProxyConfig};
+use crate::config::{DetectLocal, NodeFacts, NodePortMatch, ProxyConfig};
 use crate::health_check::{HealthCheckServers, Healthy, unspecified};
 use crate::localhost::{LocalhostFigures, LocalhostProxy};
 use crate::options::{Follower, LocalhostPorts, Programmed};
@@ -157,12 +157,6 @@ impl Companions {
         self.handle.lock().clone()
     }
 
-    /// Lets go of the backend's sync loop. A loop runs for as long as somebody holds a handle, and
-    /// its backend holds us: who ends it neither by [`SyncHandle::stop`] nor so, never ends it.
-    pub fn release(&self) {
-        self.handle.lock().take();
-    }
-
     /// The services that companions still know from an earlier backend, and its successor does not
     /// name in its first sync: they ended between the two.
     fn missing_from<T>(
@@ -183,6 +177,15 @@ impl Companions {
         // The machine's own addresses change without notice; a full sync is often enough.
         if is_same && what.kind != SyncKind::Full {
             return;
+        }
+        if !is_same
+            && self.config.detect_local == DetectLocal::NodeCidr
+            && what.node.pod_cidrs.is_empty()
+        {
+            tracing::warn!(
+                "the Node object names no pod networks (spec.podCIDRs), so no traffic counts as this \
+                 node's pods'; use another --detect-local-mode"
+            );
         }
         state.node = Some(what.node.clone());
         let addresses = NodeAddresses::new(&self.config, what.node);

@@ -42,6 +42,8 @@ mod tests;
 use carry::{Activity, carry};
 use places::Places;
 
+/// The ports that are tried, from the last on; few services have their own here.
+const PORTS_RESERVED: std::ops::Range<u16> = 600..1024;
 /// How many connections there are at a time, over both families. Each has two file descriptors.
 pub const CONNECTIONS_MAX: usize = 256;
 /// How long a connection must have been idle to be closed for another.
@@ -193,7 +195,13 @@ fn listen(family: IpFamily) -> io::Result<std::net::TcpListener> {
         IpFamily::V4 => Ipv4Addr::LOCALHOST.into(),
         IpFamily::V6 => Ipv6Addr::LOCALHOST.into(),
     };
-    let listener = std::net::TcpListener::bind((loopback, 0))?;
+    // The rules stay when we end, and then nobody else may take connections in our place: so a port
+    // that only root can have.
+    let reserved = PORTS_RESERVED.rev().map(|port| std::net::TcpListener::bind((loopback, port)));
+    let listener = reserved
+        .filter_map(Result::ok)
+        .next()
+        .map_or_else(|| std::net::TcpListener::bind((loopback, 0)), Ok)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

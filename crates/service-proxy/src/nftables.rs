@@ -18,9 +18,7 @@ pub mod target;
 mod tests;
 pub mod trace;
 
-pub use backend::{
-    NftablesBackend, cleanup, cleanup_kube_proxy, has_our_table, kube_proxy_present,
-};
+pub use backend::{NftablesBackend, cleanup, cleanup_kube_proxy, kube_proxy_present};
 pub use probe::{ProbeError, probe, tables_refused};
 pub use render::render;
 pub use trace::trace;

@@ -238,8 +238,12 @@ fn pass(frontends: &Frontends) -> Result<u64, NetlinkError> {
         };
         let selection = Selection { protocol: Some(UDP), ..Selection::family(family) };
         Conntrack::open()?.each(selection, |flow: &Flow| {
-            if frontends.judge(flow, is_own) == Verdict::Stale && delete.delete(flow)? {
-                deleted += 1;
+            if frontends.judge(flow, is_own) == Verdict::Stale {
+                match delete.delete(flow) {
+                    Ok(done) => deleted += u64::from(done),
+                    // One that cannot go now must not keep the others.
+                    Err(error) => tracing::debug!(%error, ?flow, "a stale flow stays"),
+                }
             }
             Ok(())
         })?;

@@ -123,18 +123,28 @@ impl StateDir {
     }
 }
 
-/// Refuses, as root, a directory that others can write: what is in it decides what root does.
+/// As root, makes sure that only root can write the directory: what is in it decides what root does.
+/// One that others may write, as containers get them, is closed; one that is another's is refused.
 #[cfg(unix)]
 fn check_owner(path: &Path) -> Result<()> {
-    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
     const WRITABLE_BY_OTHERS: u32 = 0o022;
     let about = std::fs::metadata(path)?;
-    if is_root() && (about.uid() != 0 || about.mode() & WRITABLE_BY_OTHERS != 0) {
+    if !is_root() {
+        return Ok(());
+    }
+    if about.uid() != 0 {
         bail!(
-            "the state directory {0} can be changed by others than root; run `chown root {0} && chmod \
-             go-w {0}`, or give another --state-dir",
+            "the state directory {0} belongs to another user; run `chown root {0}`, or give another \
+             --state-dir",
             path.display()
         );
+    }
+    if about.mode() & WRITABLE_BY_OTHERS != 0 {
+        let closed = std::fs::Permissions::from_mode(about.mode() & !WRITABLE_BY_OTHERS);
+        std::fs::set_permissions(path, closed).with_context(|| {
+            format!("the state directory {} can be changed by others than root", path.display())
+        })?;
     }
     Ok(())
 }

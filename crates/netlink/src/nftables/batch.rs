@@ -319,14 +319,6 @@ impl Batch {
         self.put_element(numbers::DELETE_ELEMENT, 0, set, &element);
     }
 
-    /// Deletes all elements of a set.
-    pub fn flush_set(&mut self, set: &str) {
-        self.begin(numbers::DELETE_ELEMENT, 0);
-        self.writer.put_str(element::TABLE, &self.table);
-        self.writer.put_str(element::SET, set);
-        self.writer.end();
-    }
-
     /// Elements of one set in a row share messages.
     fn put_element(&mut self, message_type: u16, flags: u16, set: &str, item: &Element<'_>) {
         let fits = self.open.as_ref().is_some_and(|open| {

@@ -332,11 +332,6 @@ pub fn cleanup_kube_proxy() -> Result<Vec<String>, NetlinkError> {
     delete_tables(KUBE_PROXY_TABLE)
 }
 
-/// Whether our table is there.
-pub fn has_our_table() -> Result<bool, NetlinkError> {
-    has_table(TABLE)
-}
-
 /// What shows that kube-proxy's nftables mode is, or was, at work here.
 pub fn kube_proxy_present() -> Result<Option<String>, NetlinkError> {
     Ok(has_table(KUBE_PROXY_TABLE)?.then(|| format!("the nftables table {KUBE_PROXY_TABLE}")))

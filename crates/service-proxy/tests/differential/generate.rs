@@ -1,4 +1,6 @@
 //! Random clusters and packets from a small universe, so that whatever can meet does meet.
+//!
+//! Addresses are those of the testkit's clusters, so that real packets can be sent there too.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -33,28 +35,30 @@ const RANGES: [&str; 8] = [
     "0.0.0.0/0",
     "2001:db8:113::/124",
     "fd00:50::/64",
-    "fd00:244:1::/64",
+    "fd00:10:244:1::/64",
     "::/0",
 ];
 
 /// The n-th pod of a node.
-fn pod(family: IpFamily, node: u8, n: u8) -> IpAddr {
+pub(crate) fn pod(family: IpFamily, node: u8, n: u8) -> IpAddr {
     match family {
-        IpFamily::V4 => Ipv4Addr::new(10, 244, node, n).into(),
-        IpFamily::V6 => Ipv6Addr::new(0xfd00, 0x244, node.into(), 0, 0, 0, 0, n.into()).into(),
+        IpFamily::V4 => Ipv4Addr::new(10, 244, node, 10 + n).into(),
+        IpFamily::V6 => {
+            Ipv6Addr::new(0xfd00, 0x10, 0x244, node.into(), 0, 0, 0, 0x10 + u16::from(n)).into()
+        }
     }
 }
 
 /// A node's first address.
-fn node_address(family: IpFamily, node: u8) -> IpAddr {
+pub(crate) fn node_address(family: IpFamily, node: u8) -> IpAddr {
     match family {
         IpFamily::V4 => Ipv4Addr::new(192, 168, 50, 10 + node).into(),
-        IpFamily::V6 => Ipv6Addr::new(0xfd00, 0x50, 0, 0, 0, 0, 0, (10 + node).into()).into(),
+        IpFamily::V6 => Ipv6Addr::new(0xfd00, 0x50, 0, 0, 0, 0, 0, 0x10 + u16::from(node)).into(),
     }
 }
 
 /// Our node's second address.
-fn second_address(family: IpFamily) -> IpAddr {
+pub(crate) fn second_address(family: IpFamily) -> IpAddr {
     match family {
         IpFamily::V4 => Ipv4Addr::new(192, 168, 60, 1).into(),
         IpFamily::V6 => Ipv6Addr::new(0xfd00, 0x60, 0, 0, 0, 0, 0, 1).into(),
@@ -62,15 +66,15 @@ fn second_address(family: IpFamily) -> IpAddr {
 }
 
 /// The n-th cluster address.
-fn cluster_ip(family: IpFamily, n: u8) -> IpAddr {
+pub(crate) fn cluster_ip(family: IpFamily, n: u8) -> IpAddr {
     match family {
         IpFamily::V4 => Ipv4Addr::new(10, 96, 0, n).into(),
-        IpFamily::V6 => Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, n.into()).into(),
+        IpFamily::V6 => Ipv6Addr::new(0xfd00, 0x10, 0x96, 0, 0, 0, 0, n.into()).into(),
     }
 }
 
 /// The n-th address of load balancers.
-fn load_balancer(family: IpFamily, n: u8) -> IpAddr {
+pub(crate) fn load_balancer(family: IpFamily, n: u8) -> IpAddr {
     match family {
         IpFamily::V4 => Ipv4Addr::new(192, 0, 2, n).into(),
         IpFamily::V6 => Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, n.into()).into(),
@@ -78,7 +82,7 @@ fn load_balancer(family: IpFamily, n: u8) -> IpAddr {
 }
 
 /// The n-th client outside.
-fn outside(family: IpFamily, n: u8) -> IpAddr {
+pub(crate) fn outside(family: IpFamily, n: u8) -> IpAddr {
     match family {
         IpFamily::V4 => Ipv4Addr::new(203, 0, 113, n).into(),
         IpFamily::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0x113, 0, 0, 0, 0, n.into()).into(),
@@ -365,7 +369,7 @@ fn detect_local() -> impl Strategy<Value = DetectLocal> {
     let net = |text: &str| text.parse::<IpNet>().unwrap();
     prop_oneof![
         1 => Just(DetectLocal::Nowhere),
-        4 => Just(DetectLocal::ClusterCidr(vec![net("10.244.0.0/16"), net("fd00:244::/32")])),
+        4 => Just(DetectLocal::ClusterCidr(vec![net("10.244.0.0/16"), net("fd00:10:244::/48")])),
         1 => Just(DetectLocal::ClusterCidr(vec![net("10.244.0.0/16")])),
         1 => Just(DetectLocal::ClusterCidr(vec![net("10.244.0.0/17"), net("10.244.2.0/24")])),
         1 => Just(DetectLocal::NodeCidr),
@@ -422,6 +426,7 @@ fn configs() -> BoxedStrategy<ProxyConfig> {
         .boxed()
 }
 
+/// Two nodes of the cluster, ours and another; the third has no object.
 pub(crate) fn nodes(zone: Option<&str>) -> Vec<Node> {
     let node = |number: u8, name: &str, zone: Option<&str>| {
         let mut meta = Meta::named(ObjectKey::cluster(name));
@@ -433,7 +438,7 @@ pub(crate) fn nodes(zone: Option<&str>) -> Vec<Node> {
             ips.extend(IpFamily::ALL.iter().map(|family| second_address(*family)));
         }
         let address = |ip| NodeAddress { address_type: "InternalIP".into(), ip };
-        let pod_cidrs = vec![format!("10.244.{number}.0/24"), format!("fd00:244:{number}::/64")];
+        let pod_cidrs = [format!("10.244.{number}.0/24"), format!("fd00:10:244:{number}::/64")];
         Node {
             meta,
             addresses: ips.into_iter().map(address).collect(),
@@ -445,23 +450,37 @@ pub(crate) fn nodes(zone: Option<&str>) -> Vec<Node> {
     vec![node(1, NODE, zone), node(2, "node-b", Some("zone-2"))]
 }
 
+/// Ours in other conditions: without a zone, with fewer pod networks, another address first.
+fn any_nodes() -> BoxedStrategy<Vec<Node>> {
+    let zone = prop_oneof![4 => Just(Some("zone-1")), 1 => Just(None)];
+    let pod_cidrs = prop_oneof![4 => Just(2), 1 => Just(1), 1 => Just(0)];
+    let nodes = (zone, pod_cidrs, 0..4_u8).prop_map(|(zone, pod_cidrs, turn)| {
+        let mut nodes = nodes(zone);
+        nodes[0].pod_cidrs.truncate(pod_cidrs);
+        if turn == 0 {
+            nodes[0].addresses.reverse();
+        }
+        nodes
+    });
+    nodes.boxed()
+}
+
 /// Random clusters.
 pub(crate) fn worlds() -> BoxedStrategy<World> {
     let services = (services(0), services(1), services(2), services(3))
         .prop_map(|(a, b, c, d)| vec![a, b, c, d]);
     let services = (services, subsequence(vec![0, 1, 2, 3], 1..=4));
     let slices = (slices(0), slices(1), slices(2), slices(3), slices(4), slices(5));
-    let zone = prop_oneof![4 => Just(Some("zone-1")), 1 => Just(None)];
-    let worlds = (configs(), zone, services, slices, any::<bool>()).prop_map(
-        |(config, zone, (services, kept), slices, named)| {
+    let worlds = (configs(), any_nodes(), services, slices, any::<bool>()).prop_map(
+        |(config, nodes, (services, kept), slices, named)| {
             let networks = ServiceCidr {
                 meta: Meta::named(ObjectKey::cluster("kubernetes")),
-                cidrs: vec!["10.96.0.0/24".parse().unwrap(), "fd00:96::/112".parse().unwrap()],
+                cidrs: vec!["10.96.0.0/24".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()],
             };
             let (a, b, c, d, e, f) = slices;
             World {
                 config,
-                nodes: nodes(zone),
+                nodes,
                 services: kept.into_iter().map(|i: usize| services[i].clone()).collect(),
                 slices: without_contradictions(vec![a, b, c, d, e, f]),
                 service_cidrs: named.then_some(networks).into_iter().collect(),

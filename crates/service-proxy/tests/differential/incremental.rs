@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use telaio_model::{IpFamily, ObjectKey};
 use telaio_reconcile::{ApplyError, Change, Observed, PartReconciler, PartialTarget, Target};
-use telaio_service_proxy::config::ProxyConfig;
+use telaio_service_proxy::config::NodeFacts;
 use telaio_service_proxy::nftables::compile::{Item, Key};
 use telaio_service_proxy::nftables::desired::{Desired, Part};
 use telaio_service_proxy::nftables::target::Kernel;
@@ -15,7 +15,7 @@ use telaio_service_proxy::nftables::target::Kernel;
 use crate::generate;
 use crate::packets::cases;
 use crate::story::{Follower, Step, steps};
-use crate::world::{LOCALHOST, World};
+use crate::world::World;
 
 /// What goes wrong with a change that is to be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,8 +106,9 @@ pub(crate) struct Syncer<T: PartialTarget<Input = Desired, Part = Part>> {
 }
 
 impl<T: PartialTarget<Input = Desired, Part = Part>> Syncer<T> {
-    pub(crate) fn new(target: T, config: &ProxyConfig) -> Self {
-        let desired = Desired::new(Arc::new(config.clone()), Default::default(), LOCALHOST);
+    pub(crate) fn new(target: T, world: &World) -> Self {
+        let config = Arc::new(world.config.clone());
+        let desired = Desired::new(config, NodeFacts::default(), world.localhost());
         Self {
             reconciler: PartReconciler::new(target),
             desired,
@@ -144,8 +145,6 @@ impl<T: PartialTarget<Input = Desired, Part = Part>> Syncer<T> {
 
 /// What would stand there, had this been the first that anybody heard of the cluster.
 pub(crate) fn at_once(world: &World) -> BTreeMap<Key, Item> {
-    let mut world = world.clone();
-    world.config.localhost_node_ports = true;
     world.desired(&world.view()).items()
 }
 
@@ -162,7 +161,7 @@ pub(crate) fn same(is: &BTreeMap<Key, Item>, wanted: &BTreeMap<Key, Item>) -> Re
 fn follow(world: &World, steps: &[Step], mishaps: &[Mishap]) -> Result<(), TestCaseError> {
     let real = Kernel::open(&world.config.families).unwrap();
     let target = Played { real, items: BTreeMap::new(), mishap: Mishap::Nothing };
-    let mut syncer = Syncer::new(target, &world.config);
+    let mut syncer = Syncer::new(target, world);
     let mut follower = Follower::new();
     let mut world = world.clone();
     for (i, step) in steps.iter().enumerate() {

@@ -91,8 +91,8 @@ pub(crate) fn expect(world: &World, backend: Backend, packet: &Packet) -> Expect
     let Some(first) = expected.first() else {
         return without_service(world, backend, packet);
     };
-    // Whose a contested place is, the contract does not say; nor whether somebody's address without
-    // endpoints hides a node port of the same number.
+    // Whose a contested place is, the contract does not say; nor whether somebody's address where
+    // nobody answers hides a node port of the same number.
     let contested = doors.iter().zip(&expected).filter(|((service, _, door), _)| {
         let other = service.meta.key != doors[0].0.meta.key;
         (other && *door != Door::NodePort)

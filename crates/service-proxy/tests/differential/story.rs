@@ -1,7 +1,10 @@
 //! A cluster that changes step by step, and its node's view as the brain sends it.
 
 use std::collections::BTreeSet;
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -93,6 +96,16 @@ impl Follower {
         Self { store, watch, runtime, told: Vec::new(), state: State::default() }
     }
 
+    /// What is news to the node; nothing where the change is none of its business.
+    fn news(&mut self) -> Vec<Op> {
+        let mut next = pin!(self.watch.next());
+        let once = poll_fn(|context| Poll::Ready(next.as_mut().poll(context)));
+        match self.runtime.block_on(once) {
+            Poll::Ready(ops) => ops.unwrap().collect(),
+            Poll::Pending => Vec::new(),
+        }
+    }
+
     /// The cluster is now this. Gives the services that may have changed.
     pub(crate) fn tell(&mut self, world: &World) -> BTreeSet<ObjectKey> {
         let now: Vec<Object> = world.objects().collect();
@@ -111,7 +124,7 @@ impl Follower {
             return BTreeSet::new();
         }
         let mut changed = BTreeSet::new();
-        for op in self.runtime.block_on(self.watch.next()).unwrap() {
+        for op in self.news() {
             match &op {
                 Op::Reset => changed.extend(self.state.services().map(|it| it.service.key.clone())),
                 Op::SetService(service) => drop(changed.insert(service.key.clone())),

@@ -22,7 +22,7 @@ use crate::oracle::Backend;
 /// The node whose rules are asked.
 pub(crate) const NODE: &str = "node-a";
 /// Where our listeners for node ports on loopback would be.
-pub(crate) const LOCALHOST: LocalhostPorts =
+const LOCALHOST: LocalhostPorts =
     LocalhostPorts { v4: Some(4004), v6: Some(4006), routed: false };
 
 /// A cluster and what the operator decided.
@@ -101,12 +101,15 @@ impl World {
         NodeFacts::from_objects(NODE, &[], objects)
     }
 
+    /// Our listeners for node ports on loopback.
+    pub(crate) fn localhost(&self) -> LocalhostPorts {
+        if self.config.localhost_node_ports { LOCALHOST } else { LocalhostPorts::default() }
+    }
+
     /// What should stand in our nftables tables.
     pub(crate) fn desired(&self, view: &State) -> Desired {
-        let localhost =
-            if self.config.localhost_node_ports { LOCALHOST } else { LocalhostPorts::default() };
         let config = Arc::new(self.config.clone());
-        let mut desired = Desired::new(config, self.facts(view), localhost);
+        let mut desired = Desired::new(config, self.facts(view), self.localhost());
         for entry in view.services() {
             desired.set_service(&entry.service.key, Some(entry.clone()));
         }

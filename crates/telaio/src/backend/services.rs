@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use telaio_model::IpFamily;
-use telaio_reconcile::{PacerConfig, SyncHandle};
+use telaio_reconcile::{PacerConfig, SyncHandle, SyncKind};
 use telaio_service_proxy::companions::{Companions, CompanionsOptions};
 use telaio_service_proxy::config::ProxyConfig;
 use telaio_service_proxy::iptables::{self, Flavor, IptablesBackend};
@@ -52,6 +52,8 @@ pub(crate) struct ServicesSettings {
     pub(crate) sysctls: SysctlConfig,
     /// A kube-proxy's rules may be here; they are to be replaced.
     pub(crate) takeover: bool,
+    /// The agent goes on after its first sync, so what runs beside the backend makes sense.
+    pub(crate) stays: bool,
     /// Where to remember.
     pub(crate) state_dir: PathBuf,
     /// When the changes happened that are to be programmed, if the source knows.
@@ -185,7 +187,7 @@ impl Services {
         let companions = Companions::start(CompanionsOptions {
             config: Arc::clone(&settings.config),
             healthy: Arc::new(move || health.health().is_live()),
-            localhost_proxy: backend == NftablesBackend::NAME,
+            localhost_proxy: backend == NftablesBackend::NAME && settings.stays,
         });
         let companions = Arc::new(companions.map_err(|error| {
             CommandError::failed(format!("cannot start what runs beside the backend: {error}"))
@@ -253,14 +255,24 @@ impl Follower for ServicesFollower {
         for (family, latency) in self.triggers.iter().flat_map(|triggers| triggers.programmed()) {
             self.monitor.proxy().network_programmed(family, latency);
         }
-        if !what.first {
+        let again = self.successor.takeover && what.kind == SyncKind::Full;
+        if !what.first && !again {
             return;
         }
-        let successor = self.successor.clone();
-        let spawned =
-            thread::Builder::new().name("telaio-move".into()).spawn(move || successor.move_over());
+        let mut moving = self.moving.lock();
+        if moving.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return;
+        }
+        let (successor, first) = (self.successor.clone(), what.first);
+        let spawned = thread::Builder::new().name("telaio-move".into()).spawn(move || {
+            if first {
+                successor.move_over();
+            } else {
+                successor.take_over_again();
+            }
+        });
         match spawned {
-            Ok(thread) => *self.moving.lock() = Some(thread),
+            Ok(thread) => *moving = Some(thread),
             Err(error) => tracing::error!(%error, "cannot remove another backend's rules"),
         }
     }
@@ -314,6 +326,16 @@ impl Successor {
             }
             thread::sleep(pause);
             pause *= 2;
+        }
+    }
+
+    /// A kube-proxy that still runs puts its rules back, and they would win over ours.
+    fn take_over_again(&self) {
+        if let Ok(Some(what)) = kube_proxy_present() {
+            tracing::warn!(
+                "kube-proxy put its rules back ({what}); stop it: they are removed again now"
+            );
+            log_removed("kube-proxy's rules", remove_kube_proxy(), true);
         }
     }
 

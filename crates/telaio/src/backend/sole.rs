@@ -34,7 +34,7 @@ impl Sole {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match UnixListener::bind_addr(&address) {
-                Ok(listener) => return Ok(Self(Some(listener))),
+                Ok(listener) => return Self::hold(listener).map_err(failed),
                 Err(error) if error.kind() != std::io::ErrorKind::AddrInUse => {
                     return Err(failed(error));
                 }
@@ -58,6 +58,17 @@ impl Sole {
                 _ => std::thread::sleep(PAUSE),
             }
         }
+    }
+}
+
+impl Sole {
+    /// Keeps the name, and takes the calls of others who ask for its owner.
+    fn hold(listener: UnixListener) -> std::io::Result<Self> {
+        let calls = listener.try_clone()?;
+        std::thread::Builder::new()
+            .name("telaio-sole".into())
+            .spawn(move || calls.incoming().for_each(drop))?;
+        Ok(Self(Some(listener)))
     }
 }
 

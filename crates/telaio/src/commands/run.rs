@@ -291,6 +291,7 @@ fn start_services(
         flavor: args.proxy.iptables_flavor.into(),
         sysctls: args.proxy_host.sysctls(by_rules),
         takeover: args.proxy_host.takeover,
+        stays: !args.once,
         state_dir: state_dir.path().to_owned(),
         triggers,
     };
