@@ -15,7 +15,7 @@ const DEBIAN: &[(&str, &str)] = &[
     // What the tests read the kernel's rules and flows with, and the peers of the benchmarks.
     ("nft", "nftables"),
     ("iptables-nft-restore", "iptables"),
-    ("conntrack", "conntrack"),
+    ("ipset", "ipset"),
     // A kernel to run tests on, and what loads its modules.
     ("linux.uml", "user-mode-linux"),
     ("modprobe", "kmod"),

@@ -86,6 +86,11 @@ impl NetlinkError {
         }
     }
 
+    /// Something still needs what was to be removed.
+    pub fn is_busy(&self) -> bool {
+        self.raw_os_error() == Some(libc::EBUSY)
+    }
+
     /// The kernel wants privileges that we do not have.
     pub fn is_permission(&self) -> bool {
         matches!(self.raw_os_error(), Some(libc::EPERM | libc::EACCES))

@@ -12,6 +12,7 @@
 //! # }
 //! ```
 
+use std::io;
 use std::net::IpAddr;
 
 use crate::addresses::ip_of;
@@ -38,6 +39,8 @@ const IP_V6: u16 = 2;
 const PROTOCOL_VERSION: u8 = 6;
 /// List the names alone.
 const FLAG_LIST_NAMES: u32 = 1 << 1;
+/// ipset's own number for a set that is in use.
+const ERROR_BUSY: i32 = 4100;
 /// `struct nfgenmsg`: family, version, resource.
 const FAMILY_HEADER_LEN: usize = 4;
 
@@ -108,7 +111,7 @@ impl Ipset {
     }
 
     /// Removes a set with its members. `false` if it was gone already. One that a rule still matches,
-    /// or that is in another set, is busy and stays.
+    /// or that is in another set, stays; see [`NetlinkError::is_busy`].
     pub fn destroy(&mut self, name: &str) -> Result<bool, NetlinkError> {
         let doing = "destroying an ipset";
         let sequence = self.socket.next_sequence();
@@ -149,10 +152,12 @@ fn member(data: Attributes<'_>) -> Member {
     }
 }
 
-/// ipset's refusals are bare numbers; the set's name tells more.
+/// ipset's refusals are bare numbers, some of its own; the set's name tells more.
 fn about(error: NetlinkError, name: &str) -> NetlinkError {
     match error {
-        NetlinkError::Refused { doing, error, message, sequence } if message.is_empty() => {
+        NetlinkError::Refused { doing, error, sequence, .. } => {
+            let is_busy = error.raw_os_error() == Some(ERROR_BUSY);
+            let error = if is_busy { io::Error::from_raw_os_error(libc::EBUSY) } else { error };
             NetlinkError::Refused { doing, error, message: name.to_owned(), sequence }
         }
         other => other,

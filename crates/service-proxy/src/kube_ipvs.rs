@@ -13,6 +13,8 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::thread;
+use std::time::Duration;
 
 use telaio_netlink::NetlinkError;
 use telaio_netlink::addresses::{addresses_of, own_addresses};
@@ -27,6 +29,11 @@ mod tests;
 const LINK: &str = "kube-ipvs0";
 /// The longest name that a set can have. kube-proxy cuts longer ones.
 const SET_NAME_LEN_MAX: usize = 31;
+/// How often removing sets that are busy is tried, with pauses that double. nf_tables forgets rules that
+/// are gone, and so the sets that they match, in its own time; how long that takes depends on the kernel.
+const BUSY_ATTEMPTS_MAX: u32 = 7;
+/// The first of these pauses.
+const BUSY_PAUSE_MIN: Duration = Duration::from_millis(10);
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -91,14 +98,8 @@ pub fn cleanup() -> Result<Vec<String>, NetlinkError> {
         let count = remove_services(link, &sets)?;
         done.extend((count > 0).then(|| format!("{count} IPVS services of kube-proxy")));
     }
-    let mut first_error = None;
-    match remove_sets(&sets) {
-        (0, error) => first_error = error,
-        (count, error) => {
-            done.push(format!("{count} ipsets of kube-proxy"));
-            first_error = error;
-        }
-    }
+    let (count, mut first_error) = remove_sets(sets);
+    done.extend((count > 0).then(|| format!("{count} ipsets of kube-proxy")));
     if let Some(link) = link {
         match Links::open().and_then(|mut links| links.delete(link)) {
             Ok(was_there) => done.extend(was_there.then(|| format!("the link {LINK}"))),
@@ -201,8 +202,8 @@ fn remove_services(link: Option<LinkIndex>, sets: &[Set]) -> Result<usize, Netli
     Ok(count)
 }
 
-/// Removes these sets; how many, and what went wrong first.
-fn remove_sets(sets: &[Set]) -> (usize, Option<NetlinkError>) {
+/// Removes these sets; how many, and what went wrong first. Those that are busy get more chances.
+fn remove_sets(mut sets: Vec<Set>) -> (usize, Option<NetlinkError>) {
     if sets.is_empty() {
         return (0, None);
     }
@@ -210,13 +211,29 @@ fn remove_sets(sets: &[Set]) -> (usize, Option<NetlinkError>) {
         Ok(ipset) => ipset,
         Err(error) => return (0, Some(error)),
     };
-    let mut count = 0;
-    let mut first_error = None;
-    for set in sets {
-        match ipset.destroy(&set.name) {
-            Ok(was_there) => count += usize::from(was_there),
-            Err(error) => first_error = first_error.or(Some(error)),
+    let all = sets.len();
+    let mut pause = BUSY_PAUSE_MIN;
+    let mut outcome = destroy(&mut ipset, &mut sets);
+    for _ in 1..BUSY_ATTEMPTS_MAX {
+        if !outcome.as_ref().is_some_and(NetlinkError::is_busy) {
+            break;
         }
+        thread::sleep(pause);
+        pause *= 2;
+        outcome = destroy(&mut ipset, &mut sets);
     }
-    (count, first_error)
+    (all - sets.len(), outcome)
+}
+
+/// Removes what can be removed of these sets, and leaves the others in the list; what went wrong first.
+fn destroy(ipset: &mut Ipset, sets: &mut Vec<Set>) -> Option<NetlinkError> {
+    let mut first_error = None;
+    sets.retain(|set| match ipset.destroy(&set.name) {
+        Ok(_) => false,
+        Err(error) => {
+            first_error.get_or_insert(error);
+            true
+        }
+    });
+    first_error
 }

@@ -147,7 +147,8 @@ pub struct PortPlan {
     pub cluster: Vec<Destination>,
     /// The local set, likewise.
     pub local: Vec<Destination>,
-    /// Every endpoint that still serves, also those in no set: flows to others are stale.
+    /// For UDP, every endpoint that still serves, also those in no set: flows to others are stale. Other
+    /// protocols notice by themselves, and have none here.
     pub serving: Vec<(IpAddr, u16)>,
     /// To the cluster address.
     pub internal: Answer,
@@ -225,7 +226,10 @@ fn plan_port(
         affinity_s: service.session_affinity.map(|affinity| affinity.timeout_s),
         balance: balance(entry),
         source_ranges: source_ranges(&service.source_ranges, family),
-        serving: serving(&entry.endpoints, port, family),
+        serving: match port.protocol {
+            Protocol::Udp => serving(&entry.endpoints, port, family),
+            Protocol::Tcp | Protocol::Sctp => Vec::new(),
+        },
         frontends,
         cluster,
         local,

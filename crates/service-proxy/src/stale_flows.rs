@@ -59,8 +59,8 @@ pub fn udp_ports(entry: &ServiceEndpoints, families: &[IpFamily]) -> Vec<UdpPort
 pub struct StaleFlowFigures {
     /// How long reading the table and deleting took, each time.
     pub durations: Histogram,
-    /// How many flows were deleted.
-    pub deleted_total: u64,
+    /// How many flows were deleted, by family.
+    pub deleted_total: BTreeMap<IpFamily, u64>,
     /// How often it failed.
     pub failures_total: u64,
 }
@@ -171,17 +171,20 @@ fn run(shared: &Shared) {
             frontends.set(key, ports);
         }
         let started = Instant::now();
-        let outcome = if frontends.needs_pass() { Some(pass(&frontends)) } else { None };
+        let mut deleted = Deleted::new();
+        let outcome = frontends.needs_pass().then(|| pass(&frontends, &mut deleted));
         let mut state = shared.state.lock();
         state.busy = false;
+        for (family, count) in &deleted {
+            *state.figures.deleted_total.entry(*family).or_default() += count;
+        }
         match outcome {
             None => {}
-            Some(Ok(deleted)) => {
+            Some(Ok(())) => {
                 frontends.passed();
                 retry = None;
                 state.figures.durations.observe(started.elapsed());
-                state.figures.deleted_total += deleted;
-                tracing::debug!(deleted, "stale UDP flows deleted");
+                tracing::debug!(?deleted, "stale UDP flows deleted");
             }
             Some(Err(error)) => {
                 let delay = retry.map_or(RETRY_MIN, |delay| (delay * 2).min(RETRY_MAX));
@@ -225,13 +228,16 @@ fn next_changes(
     Some(std::mem::take(&mut state.changed))
 }
 
-/// Reads the whole table of UDP flows once and deletes what is stale; says how many that were.
-fn pass(frontends: &Frontends) -> Result<u64, NetlinkError> {
+/// Flows that one pass deleted.
+type Deleted = BTreeMap<IpFamily, u64>;
+
+/// Reads the whole table of UDP flows once and deletes what is stale; counts it also if it fails later.
+fn pass(frontends: &Frontends, deleted: &mut Deleted) -> Result<(), NetlinkError> {
     let own = own_addresses()?;
     let is_own = |ip: IpAddr| ip.is_loopback() || own.contains(&ip);
     let mut delete = Conntrack::open()?;
-    let mut deleted = 0;
     for family in frontends.families() {
+        let deleted = deleted.entry(family).or_default();
         let family = match family {
             IpFamily::V4 => Family::V4,
             IpFamily::V6 => Family::V6,
@@ -240,7 +246,7 @@ fn pass(frontends: &Frontends) -> Result<u64, NetlinkError> {
         Conntrack::open()?.each(selection, |flow: &Flow| {
             if frontends.judge(flow, is_own) == Verdict::Stale {
                 match delete.delete(flow) {
-                    Ok(done) => deleted += u64::from(done),
+                    Ok(done) => *deleted += u64::from(done),
                     // One that cannot go now must not keep the others.
                     Err(error) => tracing::debug!(%error, ?flow, "a stale flow stays"),
                 }
@@ -248,5 +254,5 @@ fn pass(frontends: &Frontends) -> Result<u64, NetlinkError> {
             Ok(())
         })?;
     }
-    Ok(deleted)
+    Ok(())
 }

@@ -68,11 +68,15 @@ fn registry(context: BackendContext) -> Result<Registry, RegistryError> {
     if let Some(services) = &context.services {
         let options = services.options(&context.node, context.pacing);
         let (for_iptables, flavor) = (options.clone(), services.flavor());
+        let monitor = Arc::clone(&context.monitor);
         registry.register(NftablesBackend::NAME, move || {
             Box::new(NftablesBackend::new(options.clone()))
         })?;
         registry.register(IptablesBackend::NAME, move || {
-            Box::new(IptablesBackend::new(for_iptables.clone(), flavor))
+            let backend = IptablesBackend::new(for_iptables.clone(), flavor);
+            let counters = backend.counters();
+            monitor.proxy().set_iptables(Box::new(move || counters.lock().clone()));
+            Box::new(backend)
         })?;
     }
     registry.register(ViewBackend::NAME, move || Box::new(ViewBackend::new(context.clone())))?;

@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -14,6 +14,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use telaio_netlink::ipvs::{Frontend, Ipvs};
 use telaio_testkit::guest::{self, GuestError};
 use tempfile::TempDir;
 
@@ -305,4 +306,158 @@ fn without_nf_tables(usual: &str) -> PathBuf {
     fs::write(&program, text).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     program
+}
+
+/// What kube-proxy's mode ipvs lays down for the service of [`MANIFESTS`], but for IPVS itself; and sets
+/// and links of others.
+const KUBE_PROXY_IPVS: &str = r"
+ip link add kube-ipvs0 type dummy
+ip address add 10.96.0.10/32 dev kube-ipvs0
+ip address add fd00:10:96::10/128 dev kube-ipvs0 nodad
+ipset create KUBE-LOOP-BACK hash:ip,port,ip
+ipset add KUBE-LOOP-BACK 192.0.2.1,tcp:8080,192.0.2.1
+ipset create KUBE-CLUSTER-IP hash:ip,port
+ipset add KUBE-CLUSTER-IP 10.96.0.10,tcp:80
+ipset create KUBE-6-CLUSTER-IP hash:ip,port family inet6
+ipset create KUBE-EXTERNAL-IP hash:ip,port
+ipset add KUBE-EXTERNAL-IP 192.0.2.1,tcp:443
+ipset create KUBE-NODE-PORT-TCP bitmap:port range 0-65535
+ipset add KUBE-NODE-PORT-TCP 30080
+ipset create KUBE-NODE-PORT-LOCAL-SCTP-HASH hash:ip,port
+
+ip link add theirs0 type dummy
+ip address add 10.97.0.1/32 dev theirs0
+ipset create THEIRS hash:ip,port
+ipset create KUBE-SRC-ABCDEFGHIJKLMNOP hash:ip
+iptables-legacy -A INPUT -m set --match-set THEIRS dst,dst -j ACCEPT
+
+iptables-legacy-restore --noflush <<'END'
+*filter
+:KUBE-FORWARD - [0:0]
+:KUBE-IPVS-FILTER - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+:KUBE-NODE-PORT - [0:0]
+-A INPUT -j KUBE-IPVS-FILTER
+-A INPUT -j KUBE-NODE-PORT
+-A FORWARD -j KUBE-FORWARD
+-A KUBE-IPVS-FILTER -m set --match-set KUBE-EXTERNAL-IP dst,dst -j RETURN
+COMMIT
+*nat
+:KUBE-LOAD-BALANCER - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+:KUBE-NODE-PORT - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-SERVICES - [0:0]
+-A PREROUTING -j KUBE-SERVICES
+-A OUTPUT -j KUBE-SERVICES
+-A POSTROUTING -j KUBE-POSTROUTING
+-A KUBE-MARK-MASQ -j MARK --or-mark 0x4000
+-A KUBE-NODE-PORT -p tcp -m set --match-set KUBE-NODE-PORT-TCP dst -j KUBE-MARK-MASQ
+-A KUBE-POSTROUTING -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE
+-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP src,dst -j KUBE-MARK-MASQ
+-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
+-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT
+COMMIT
+END
+";
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// kube-proxy's virtual services: of cluster addresses, a node port, an external address of the node.
+const KUBE_PROXY_FRONTENDS: [(u8, &str); 5] = [
+    (TCP, "10.96.0.10:80"),
+    (UDP, "10.96.0.10:80"),
+    (TCP, "[fd00:10:96::10]:80"),
+    (TCP, "192.0.2.1:30080"),
+    (TCP, "192.0.2.1:443"),
+];
+/// Virtual services of others: at a link of theirs, elsewhere, and at the node, but no node port's.
+const OTHERS_FRONTENDS: [(u8, &str); 4] = [
+    (TCP, "10.97.0.1:80"),
+    (TCP, "198.51.100.1:30080"),
+    (TCP, "192.0.2.1:80"),
+    (UDP, "192.0.2.1:30080"),
+];
+
+/// Lays down all that kube-proxy's mode ipvs does; tells what others have in IPVS.
+fn lay_kube_proxy_ipvs() -> BTreeSet<Frontend> {
+    output("sh", &["-ec", KUBE_PROXY_IPVS]);
+    let frontend = |&(protocol, at): &(u8, &str)| {
+        let at = at.parse().unwrap();
+        Frontend::Address { protocol, at }
+    };
+    let mark = Frontend::Mark { is_v6: false, mark: 30080 };
+    let others: BTreeSet<_> = OTHERS_FRONTENDS.iter().map(frontend).chain([mark]).collect();
+    let mut ipvs = Ipvs::open().unwrap().unwrap();
+    for frontend in KUBE_PROXY_FRONTENDS.iter().map(frontend).chain(others.iter().copied()) {
+        ipvs.add(&frontend, "rr").unwrap();
+    }
+    assert_eq!(frontends().len(), KUBE_PROXY_FRONTENDS.len() + others.len());
+    let absent = Frontend::Address { protocol: TCP, at: "192.0.2.1:1".parse().unwrap() };
+    assert!(!ipvs.delete(&absent).unwrap());
+    others
+}
+
+fn frontends() -> BTreeSet<Frontend> {
+    Ipvs::open().unwrap().unwrap().frontends().unwrap().into_iter().collect()
+}
+
+/// Of kube-proxy nothing is there, of others everything.
+fn only_others_are_left(others: &BTreeSet<Frontend>) {
+    assert_eq!(&frontends(), others);
+    assert_eq!(output("ipset", &["list", "-name"]), "THEIRS\nKUBE-SRC-ABCDEFGHIJKLMNOP\n");
+    let links = output("ip", &["-o", "address"]);
+    assert!(!links.contains("kube-ipvs0") && links.contains("theirs0"), "{links}");
+    let rules = output("iptables-legacy-save", &[]);
+    let kube: Vec<_> = rules.lines().filter(|line| line.contains("KUBE")).collect();
+    assert_eq!(kube, [":KUBE-KUBELET-CANARY - [0:0]"]);
+    assert!(rules.contains("THEIRS"), "{rules}");
+}
+
+#[test]
+fn of_kube_proxy_s_mode_ipvs_nothing_is_left_and_of_others_everything() -> Result<(), GuestError> {
+    guest::inside("of_kube_proxy_s_mode_ipvs_nothing_is_left_and_of_others_everything", || {
+        let machine = Machine::new();
+        let others = lay_kube_proxy_ipvs();
+        let before = frontends();
+        machine.cleanup();
+        assert_eq!(frontends(), before, "kube-proxy's go only if that is asked for");
+        let cleanup = || {
+            let ended = run(telaio().args(["cleanup", "--kube-proxy", &machine.state_dir()]));
+            assert_eq!(ended.code, Some(0), "{ended:?}");
+            only_others_are_left(&others);
+            ended.stdout
+        };
+        let said = cleanup();
+        for what in ["5 IPVS services", "6 ipsets", "the link kube-ipvs0"] {
+            assert!(said.contains(what), "{said}");
+        }
+        assert_eq!(cleanup(), "there is nothing of ours here\n");
+    })
+}
+
+#[test]
+fn kube_proxy_s_mode_ipvs_is_noticed_and_taken_over() -> Result<(), GuestError> {
+    guest::inside("kube_proxy_s_mode_ipvs_is_noticed_and_taken_over", || {
+        let machine = Machine::new();
+        serve();
+        let others = lay_kube_proxy_ipvs();
+        // As if somebody had removed the rules: what is left without them is noticed, too.
+        let rules = output("iptables-legacy-save", &[]);
+        output("sh", &["-ec", "for t in nat filter; do iptables-legacy -t $t -F; done"]);
+        output("sh", &["-ec", "for t in nat filter; do iptables-legacy -t $t -X; done"]);
+        let message = machine.refused(&LEGACY);
+        assert!(message.contains("kube-ipvs0") && message.contains("--takeover"), "{message}");
+        fs::write("/run/rules", rules).unwrap();
+        output("iptables-legacy-restore", &["/run/rules"]);
+        let message = machine.refused(&LEGACY);
+        assert!(message.contains("KUBE-SERVICES"), "{message}");
+
+        machine.run(&[&LEGACY[..], &["--takeover"]].concat());
+        only_others_are_left(&others);
+        assert_eq!(CLUSTER_IPS.map(ask_tcp), ["by tcp"; 2]);
+        assert_eq!(ask_tcp("192.0.2.1:30080"), "by tcp");
+        machine.cleanup();
+    })
 }

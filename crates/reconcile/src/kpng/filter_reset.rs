@@ -47,6 +47,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -68,15 +69,29 @@ impl<K: Ord + Hash + Clone, V: PartialEq> Known<K, V> {
         Self { items: HashMap::new() }
     }
 
-    /// Marks `key` as sent; says whether `value` is what the sink behind already has there.
-    fn touch(&mut self, key: &K, value: &V, round: u64) -> bool {
-        match self.items.get_mut(key) {
-            Some((known, sent_in)) if known == value => {
+    /// Notes that `value` was sent; `pass` gives it on, unless the sink behind has it already.
+    fn note(
+        &mut self,
+        key: K,
+        value: V,
+        round: u64,
+        pass: impl FnOnce(&V) -> Result<(), SinkError>,
+    ) -> Result<(), SinkError> {
+        match self.items.entry(key) {
+            Entry::Occupied(mut known) => {
+                let (known, sent_in) = known.get_mut();
+                if *known != value {
+                    pass(&value)?;
+                    *known = value;
+                }
                 *sent_in = round;
-                true
             }
-            _ => false,
+            Entry::Vacant(vacant) => {
+                pass(&value)?;
+                vacant.insert((value, round));
+            }
         }
+        Ok(())
     }
 
     fn not_sent_in(&self, round: u64) -> Vec<K> {
@@ -141,37 +156,28 @@ impl<S: Sink> FilterReset<S> {
     }
 
     fn pass(&mut self, op: Op) -> Result<(), SinkError> {
-        let outcome = self.inner.send(op);
-        self.inner_unknown |= outcome.is_err();
-        outcome
+        pass(&mut self.inner, &mut self.inner_unknown, op)
     }
 
     fn set_service(&mut self, service: Arc<LocalService>) -> Result<(), SinkError> {
-        if self.services.touch(&service.key, &service, self.round) {
-            return Ok(());
-        }
-        self.pass(Op::SetService(Arc::clone(&service)))?;
-        self.services.items.insert(service.key.clone(), (service, self.round));
-        Ok(())
+        let Self { inner, services, round, inner_unknown, .. } = self;
+        services.note(service.key.clone(), service, *round, |service| {
+            pass(inner, inner_unknown, Op::SetService(Arc::clone(service)))
+        })
     }
 
     fn set_endpoint(&mut self, endpoint: Arc<LocalEndpoint>) -> Result<(), SinkError> {
-        if self.endpoints.touch(&endpoint.key, &endpoint, self.round) {
-            return Ok(());
-        }
-        self.pass(Op::SetEndpoint(Arc::clone(&endpoint)))?;
-        self.endpoints.items.insert(endpoint.key.clone(), (endpoint, self.round));
-        Ok(())
+        let Self { inner, endpoints, round, inner_unknown, .. } = self;
+        endpoints.note(endpoint.key.clone(), endpoint, *round, |endpoint| {
+            pass(inner, inner_unknown, Op::SetEndpoint(Arc::clone(endpoint)))
+        })
     }
 
     fn set_object(&mut self, object: Object) -> Result<(), SinkError> {
-        let object_ref = object.object_ref();
-        if self.objects.touch(&object_ref, &object, self.round) {
-            return Ok(());
-        }
-        self.pass(Op::SetObject(object.clone()))?;
-        self.objects.items.insert(object_ref, (object, self.round));
-        Ok(())
+        let Self { inner, objects, round, inner_unknown, .. } = self;
+        objects.note(object.object_ref(), object, *round, |object| {
+            pass(inner, inner_unknown, Op::SetObject(object.clone()))
+        })
     }
 
     fn delete_service(&mut self, key: ObjectKey) -> Result<(), SinkError> {
@@ -212,6 +218,13 @@ impl<S: Sink> FilterReset<S> {
         self.resetting = false;
         Ok(())
     }
+}
+
+/// Gives an operation on; what fails to take it is in a state that nobody knows.
+fn pass(inner: &mut impl Sink, unknown: &mut bool, op: Op) -> Result<(), SinkError> {
+    let outcome = inner.send(op);
+    *unknown |= outcome.is_err();
+    outcome
 }
 
 impl<S: Sink> Sink for FilterReset<S> {

@@ -18,13 +18,9 @@ pub trait PartialTarget: Target {
     /// Every part of `input`.
     fn parts(&self, input: &Self::Input) -> Vec<Self::Part>;
 
-    /// What has to be there for one part; nothing for a part that `input` does not have. Pure, and
-    /// its cost must not depend on the other parts.
-    fn compile_part(
-        &self,
-        input: &Self::Input,
-        part: &Self::Part,
-    ) -> BTreeMap<Self::Key, Self::Item>;
+    /// What has to be there for one part, each key once, in any order; nothing for a part that `input`
+    /// does not have. Pure, and its cost must not depend on the other parts.
+    fn compile_part(&self, input: &Self::Input, part: &Self::Part) -> Vec<(Self::Key, Self::Item)>;
 }
 
 /// The whole of what has to be there, from the parts: where two want the same key, the first has it.
@@ -113,7 +109,7 @@ impl<T: PartialTarget> PartReconciler<T> {
         let gone: Vec<T::Part> =
             self.ids.keys().filter(|part| parts.binary_search(part).is_err()).cloned().collect();
         for part in &gone {
-            self.replace_part(part, BTreeMap::new());
+            self.replace_part(part, Vec::new());
         }
         for part in &parts {
             let items = self.inner.target().compile_part(input, part);
@@ -179,17 +175,18 @@ impl<T: PartialTarget> PartReconciler<T> {
         self.inner.check_drift()
     }
 
-    fn replace_part(&mut self, part: &T::Part, items: BTreeMap<T::Key, T::Item>) {
+    fn replace_part(&mut self, part: &T::Part, mut items: Vec<(T::Key, T::Item)>) {
         let before = self.keys_of(part);
         if before.is_empty() && items.is_empty() {
             self.forget_part(part);
             return;
         }
         let id = self.id_of(part);
-        for key in before.iter().filter(|key| !items.contains_key(key)) {
+        items.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let keys: Vec<T::Key> = items.iter().map(|(key, _)| key.clone()).collect();
+        for key in before.iter().filter(|key| keys.binary_search(key).is_err()) {
             self.release(key, part);
         }
-        let keys = items.keys().cloned().collect::<Vec<_>>();
         for (key, item) in items {
             self.claim(key, item, part, id);
         }

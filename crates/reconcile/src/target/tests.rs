@@ -101,9 +101,9 @@ impl PartialTarget for Machine {
         input.keys().rev().copied().collect()
     }
 
-    fn compile_part(&self, input: &Input, part: &u8) -> Items {
+    fn compile_part(&self, input: &Input, part: &u8) -> Vec<(u8, u8)> {
         self.parts_compiled.set(self.parts_compiled.get() + 1);
-        input.get(part).cloned().unwrap_or_default()
+        input.get(part).cloned().unwrap_or_default().into_iter().collect()
     }
 }
 

@@ -167,7 +167,7 @@ fn every_companion_follows_a_service_from_its_first_endpoint_to_its_end() {
     assert!(health.unwrap().starts_with("HTTP/1.1 503"));
     assert_eq!(flows(), "");
     let figures = node.companions.figures();
-    assert_eq!(figures.stale_flows.deleted_total, 1);
+    assert_eq!(figures.stale_flows.deleted_total, BTreeMap::from([(IpFamily::V4, 1)]));
     assert_eq!(figures.localhost.carried_total, 1);
     // Two ports with a policy Local, both without endpoints here.
     let lacking = NoLocalEndpoints { internal: 0, external: 2 };

@@ -1,11 +1,13 @@
 //! The backend: from the node view's operations to syncs of both families.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use telaio_model::{EndpointRef, LocalEndpoint, LocalService, Object, ObjectKey, ObjectRef};
+use telaio_model::{
+    EndpointRef, IpFamily, LocalEndpoint, LocalService, Object, ObjectKey, ObjectRef,
+};
 use telaio_reconcile::kpng::{
     Backend, Decoder, DecoderSink, FilterReset, FlagError, FlagSpec, FlagValues, Sink, SinkError,
 };
@@ -37,8 +39,8 @@ struct Feed {
     is_whole: bool,
 }
 
-/// Numbers for metrics, of both families together.
-pub type SharedCounters = Arc<Mutex<Counters>>;
+/// Numbers for metrics, by family, as the last sync left them. None before the first.
+pub type SharedCounters = Arc<Mutex<BTreeMap<IpFamily, Counters>>>;
 
 /// The backend `iptables`.
 #[derive(Debug)]
@@ -335,17 +337,8 @@ impl IptablesSyncer {
     }
 
     fn count(&self) {
-        let all =
-            self.families.iter().map(Iptables::counters).fold(Counters::default(), |all, one| {
-                Counters {
-                    rules: all.rules + one.rules,
-                    rules_last: all.rules_last + one.rules_last,
-                    failures: all.failures + one.failures,
-                    partial_failures: all.partial_failures + one.partial_failures,
-                    commits: all.commits + one.commits,
-                }
-            });
-        *self.counters.lock() = all;
+        let by_family = self.families.iter().map(|family| (family.family(), family.counters()));
+        *self.counters.lock() = by_family.collect();
     }
 }
 

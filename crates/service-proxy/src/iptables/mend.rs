@@ -12,7 +12,7 @@ use super::compile::{Context, ServiceRules, SharedChain, compile};
 use super::live::{Difference, Live, compare_shared, same};
 use super::names::{self, ChainName, Table};
 use super::parse::jump_target;
-use super::proxier::{Changes, View};
+use super::proxier::{Changes, RuleCounts, View, own_rule_count};
 use super::restore::{Limits, Phase, Restore, text_of};
 use super::rule::{Match, Rule};
 use super::scaffold::Scaffold;
@@ -50,7 +50,7 @@ pub(super) struct Mended<'a> {
     /// Everybody's claims.
     pub(super) claims: Claims,
     /// How many rules our chains should have.
-    pub(super) rule_count: usize,
+    pub(super) rules: RuleCounts,
 }
 
 impl<'a> Mend<'a> {
@@ -71,30 +71,35 @@ impl<'a> Mend<'a> {
     }
 
     pub(super) fn run(mut self, context: &Context, scaffold: &Scaffold) -> Mended<'a> {
-        let mut rule_count = self.fixed_chains(scaffold);
+        let mut counts = self.fixed_chains(scaffold);
         self.jumps(scaffold);
         let mut wanted = WantedShared::default();
         for entry in self.view.all() {
             let rules = compile(entry, context);
-            rule_count += rules.chains.values().map(Vec::len).sum::<usize>();
+            counts.add(Table::Nat, own_rule_count(&rules));
             self.service(&entry.service.key, &rules);
             wanted.add(rules);
         }
         let (shared, claims) = wanted.finish();
-        rule_count += shared.values().map(Vec::len).sum::<usize>();
+        for chain in SharedChain::ALL {
+            let rules = shared.get(&chain).map_or(0, Vec::len);
+            counts.add(chain.place().0, rules + scaffold.end_of(chain).len());
+        }
         self.shared_chains(&shared, scaffold, claims.len());
         self.unwanted_chains();
-        Mended { restore: self.restore, faults: self.faults, claims, rule_count }
+        Mended { restore: self.restore, faults: self.faults, claims, rules: counts }
     }
 
-    fn fixed_chains(&mut self, scaffold: &Scaffold) -> usize {
+    fn fixed_chains(&mut self, scaffold: &Scaffold) -> RuleCounts {
+        let mut counts = RuleCounts::default();
         for (table, chain, rules) in &scaffold.chains {
             let difference = self.live.compare(*table, *chain, rules);
             if self.faults.chain(None, &difference, *table, chain.as_str()) {
                 self.restore.base(*table).write_chain(*chain, rules);
             }
+            counts.add(*table, rules.len());
         }
-        scaffold.chains.iter().map(|(_, _, rules)| rules.len()).sum()
+        counts
     }
 
     /// The rules in the kernel's own chains that lead to ours.

@@ -14,6 +14,7 @@ use telaio_reconcile::{ApplyError, SyncKind, SyncReport};
 use super::claims::Claims;
 use super::compile::{Claimant, Context, ServiceRules, SharedChain, SharedRule, Slot, compile};
 use super::mend::{Expected, Mend};
+use super::names::Table;
 use super::restore::{Limits, Restore, text_of};
 use super::scaffold::Scaffold;
 use super::shared::{SharedEdit, SharedRules, Timing, WantedShared, sends_on};
@@ -71,13 +72,43 @@ impl<'a> View<'a> {
     }
 }
 
-/// Numbers for metrics, since the start.
+/// A number of rules for each table that has rules of ours.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RuleCounts {
+    /// In the nat table.
+    pub nat: usize,
+    /// In the filter table.
+    pub filter: usize,
+}
+
+impl RuleCounts {
+    /// Some rules go, others come.
+    pub(super) fn change(&mut self, table: Table, gone: usize, come: usize) {
+        let count = match table {
+            Table::Nat => &mut self.nat,
+            Table::Filter => &mut self.filter,
+            // Its canary has none.
+            Table::Mangle => return,
+        };
+        *count = (*count + come).saturating_sub(gone);
+    }
+
+    pub(super) fn add(&mut self, table: Table, come: usize) {
+        self.change(table, 0, come);
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self { nat: self.nat + other.nat, filter: self.filter + other.filter }
+    }
+}
+
+/// One family's numbers for metrics, since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Rules that our chains had when they were last read or wholly written.
-    pub rules: usize,
-    /// Rules that the last restore wrote or removed.
-    pub rules_last: usize,
+    /// Rules in our chains, as the last sync that succeeded left them.
+    pub rules: RuleCounts,
+    /// Rules that the last sync wrote or removed, one by one; a chain that goes counts as none.
+    pub rules_last: RuleCounts,
     /// Restores that failed.
     pub failures: u64,
     /// Those of them that were to write only what changed.
@@ -142,6 +173,7 @@ impl Iptables {
     /// Brings the kernel up to date, as thoroughly as `kind` says.
     pub fn sync(&mut self, kind: SyncKind, view: View<'_>) -> Result<SyncReport, ApplyError> {
         let mut report = SyncReport::default();
+        self.counters.rules_last = RuleCounts::default();
         let mut expected = match (self.known, self.known_once) {
             (true, _) => Expected::Nothing,
             (false, true) => Expected::Changes,
@@ -173,7 +205,7 @@ impl Iptables {
         let mend = Mend::new(&text, view, expected, limits).run(&self.context, &self.scaffold);
         self.claims = mend.claims;
         self.restore(&mend.restore)?;
-        self.counters.rules = mend.rule_count;
+        self.counters.rules = mend.rules;
         self.known = true;
         self.known_once = true;
         Ok(mend.faults.report(self.context.family))
@@ -185,10 +217,10 @@ impl Iptables {
             return Ok(());
         }
         self.known = false;
-        self.counters.rules_last = restore.rule_count();
         let text = restore.text();
         self.counters.commits += Restore::commit_count(&text);
         self.kernel.restore(&text).inspect_err(|_| self.counters.failures += 1)?;
+        self.counters.rules_last = self.counters.rules_last.plus(restore.rule_counts());
         self.known = true;
         Ok(())
     }
@@ -197,12 +229,15 @@ impl Iptables {
     fn apply_changes(&mut self, view: View<'_>) -> Result<SyncReport, ApplyError> {
         let mut report = SyncReport::default();
         let mut restore = Restore::new(self.kernel.limits());
+        let mut rules = self.counters.rules;
         let changed = Changed::compile(view, &self.context);
-        let redirected = self.change_shared(view, &changed, &mut restore, &mut report);
+        let redirected = self.change_shared(view, &changed, &mut restore, &mut report, &mut rules);
         for (key, [old, new]) in &changed.services {
             change_chains(old, new, redirected.contains(key), &mut restore, &mut report);
+            rules.change(Table::Nat, own_rule_count(old), own_rule_count(new));
         }
         self.restore(&restore)?;
+        self.counters.rules = rules;
         Ok(report)
     }
 
@@ -213,6 +248,7 @@ impl Iptables {
         changed: &Changed<'a>,
         restore: &mut Restore,
         report: &mut SyncReport,
+        rules: &mut RuleCounts,
     ) -> BTreeSet<&'a ObjectKey> {
         let slots = changed.slots();
         let held: Vec<Option<Claimant>> =
@@ -238,9 +274,10 @@ impl Iptables {
             }
         }
         self.edit_shared(view, &edits, restore);
-        for edit in edits.values() {
+        for (shared, edit) in &edits {
             report.created += edit.insert_count();
             report.deleted += edit.delete_count();
+            rules.change(shared.place().0, edit.delete_count(), edit.insert_count());
         }
         redirected
     }
@@ -327,6 +364,11 @@ impl<'a> Changed<'a> {
     }
 }
 
+/// How many rules a service has in chains of its own.
+pub(super) fn own_rule_count(rules: &ServiceRules) -> usize {
+    rules.chains.values().map(Vec::len).sum()
+}
+
 /// Writes the chains of a service that differ.
 fn change_chains(
     old: &ServiceRules,
@@ -351,7 +393,7 @@ fn change_chains(
     let gone: Vec<_> = old.chains.keys().filter(|chain| !new.chains.contains_key(chain)).collect();
     report.deleted += gone.len();
     if !gone.is_empty() {
-        let section = restore.retire(super::names::Table::Nat);
+        let section = restore.retire(Table::Nat);
         for chain in gone {
             section.remove_chain(chain.as_str());
         }

@@ -14,6 +14,7 @@
 use std::fmt::Write;
 
 use super::names::{ChainName, Table};
+use super::proxier::RuleCounts;
 use super::rule::Rule;
 
 /// What is fastest with one flavour of iptables; measured.
@@ -224,8 +225,11 @@ impl Restore {
     }
 
     /// How many rules it writes or removes.
-    pub(super) fn rule_count(&self) -> usize {
-        self.sections().map(|section| section.rules).sum()
+    pub(super) fn rule_counts(&self) -> RuleCounts {
+        RuleCounts {
+            nat: self.nat().map(|section| section.rules).sum(),
+            filter: self.filter_before.rules + self.filter_after.rules,
+        }
     }
 
     /// How many transactions a text is.

@@ -414,10 +414,10 @@ pub fn ready_ways(families: &[IpFamily]) -> Vec<(IpFamily, Way)> {
 /// A service, compiled.
 #[derive(Debug, Clone, Default)]
 pub struct CompiledService {
-    /// What it claims.
-    pub items: BTreeMap<Key, Item>,
-    /// The ways that it uses, by family.
-    pub ways: BTreeSet<(IpFamily, Way)>,
+    /// What it claims, each key once.
+    pub items: Vec<(Key, Item)>,
+    /// The ways that it uses, by family, each once.
+    pub ways: Vec<(IpFamily, Way)>,
 }
 
 /// Compiles one service. `number` gives the number of a way, always the same for the same way.
@@ -478,7 +478,9 @@ impl<'a> PortCompiler<'a> {
 
     fn claim(&mut self, key: Key, item: Item) {
         // Of two ports that want the same the first has it: an API server never lets that happen.
-        self.out.items.entry(key).or_insert(item);
+        if self.out.items.iter().all(|(other, _)| *other != key) {
+            self.out.items.push((key, item));
+        }
     }
 
     fn localhost(&mut self, key: FrontendKey) {
@@ -531,15 +533,21 @@ impl<'a> PortCompiler<'a> {
             Self::way(self.target(key, self.port.external, &mut item), Way::Masquerade)
         };
         for needed in way.needs() {
-            self.out.ways.insert((self.family, needed));
+            self.lead((self.family, needed));
         }
         let way = (self.family, way);
         item.way = Some((self.number)(&way));
         item.slots.sort_unstable();
         item.lasting.sort_unstable();
         item.live.sort_unstable();
-        self.out.ways.insert(way);
+        self.lead(way);
         self.claim(Key::Frontend(key), Item::Frontend(Arc::new(item)));
+    }
+
+    fn lead(&mut self, way: (IpFamily, Way)) {
+        if !self.out.ways.contains(&way) {
+            self.out.ways.push(way);
+        }
     }
 
     fn way(target: Target, serve: fn(Pick) -> Way) -> Way {

@@ -28,7 +28,7 @@ struct Entry {
     service: ServiceEndpoints,
     ways: Box<[(IpFamily, Way)]>,
     /// What was compiled to learn which ways it leads, until somebody takes it.
-    compiled: Mutex<Option<BTreeMap<Key, Item>>>,
+    compiled: Mutex<Option<Vec<(Key, Item)>>>,
 }
 
 /// The ways that are in use, and their numbers.
@@ -127,7 +127,7 @@ impl Desired {
             None => (None, false),
             Some(service) => {
                 let CompiledService { items, ways } = self.compile_service(&service);
-                let ways: Box<[_]> = ways.into_iter().collect();
+                let ways = ways.into_boxed_slice();
                 let mut changed = false;
                 for way in &ways {
                     changed |= self.ways.add(way);
@@ -152,7 +152,7 @@ impl Desired {
 
     /// All of it, in order.
     pub fn items(&self) -> BTreeMap<Key, Item> {
-        let mut items = self.compile(&Part::Shared);
+        let mut items: BTreeMap<Key, Item> = self.compile(&Part::Shared).into_iter().collect();
         for key in self.services.keys() {
             for (key, item) in self.compile(&Part::Service(key.clone())) {
                 items.entry(key).or_insert(item);
@@ -161,20 +161,22 @@ impl Desired {
         items
     }
 
-    fn compile(&self, part: &Part) -> BTreeMap<Key, Item> {
+    fn compile(&self, part: &Part) -> Vec<(Key, Item)> {
         match part {
             Part::Shared => compile::compile_shared(
                 &self.config,
                 &self.node,
                 self.localhost,
                 self.ways.numbered(),
-            ),
+            )
+            .into_iter()
+            .collect(),
             Part::Service(key) => match self.services.get(key) {
                 Some(entry) => {
                     let compiled = entry.compiled.lock().take();
                     compiled.unwrap_or_else(|| self.compile_service(&entry.service).items)
                 }
-                None => BTreeMap::new(),
+                None => Vec::new(),
             },
         }
     }
@@ -206,7 +208,7 @@ impl PartialTarget for Kernel {
         [Part::Shared].into_iter().chain(services).collect()
     }
 
-    fn compile_part(&self, input: &Desired, part: &Part) -> BTreeMap<Key, Item> {
+    fn compile_part(&self, input: &Desired, part: &Part) -> Vec<(Key, Item)> {
         input.compile(part)
     }
 }

@@ -9,31 +9,39 @@ use ipnet::IpNet;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use proptest::sample::{select, subsequence};
+use proptest::sample::{Index, select, subsequence};
 use telaio_model::{
     AddressType, ClientIpAffinity, Conditions, Endpoint, EndpointPort, EndpointSlice, Hints,
     IpFamily, IpMode, LoadBalancerIngress, Meta, Node, NodeAddress, ObjectKey, Protocol, Service,
     ServiceCidr, ServicePort, ServiceType, TargetPort, TrafficDistribution, TrafficPolicy,
+    endpoints::TriggerTime,
 };
 use telaio_service_proxy::config::{DetectLocal, NodePortAddresses, ProxyConfig};
 use telaio_service_proxy::trace::Packet;
 
 use crate::world::{NODE, World};
 
-const SERVICES_MAX: usize = 4;
+/// The services' names: the second comes last in order.
+pub(crate) const NAMES: [(&str, &str); 4] = [("x", "a"), ("y", "b"), ("x", "c"), ("x", "d")];
+const SERVICES_MAX: usize = NAMES.len();
+/// How many slices there are.
+pub(crate) const SLICES: usize = 2 * SERVICES_MAX + 2;
 /// The first are more frequent.
 const PORTS: [u16; 6] = [80, 80, 80, 443, 443, 30080];
 const NODE_PORTS: [u16; 4] = [30080, 30080, 30081, 30082];
 const TARGET_PORTS: [u16; 2] = [8080, 9090];
 const PROTOCOLS: [Protocol; 6] =
     [Protocol::Tcp, Protocol::Tcp, Protocol::Tcp, Protocol::Udp, Protocol::Udp, Protocol::Sctp];
-/// Two networks of source ranges and one of every client, in each family.
-const RANGES: [&str; 8] = [
+/// Source ranges, some within others, and those of every client.
+const RANGES: [&str; 11] = [
+    "203.0.113.0/24",
     "203.0.113.0/28",
+    "203.0.113.5/32",
     "192.168.50.0/24",
     "10.244.1.0/24",
     "0.0.0.0/0",
     "2001:db8:113::/124",
+    "2001:db8:113::/120",
     "fd00:50::/64",
     "fd00:10:244:1::/64",
     "::/0",
@@ -205,7 +213,7 @@ fn services(n: u8) -> BoxedStrategy<Service> {
         let outward = matches!(service_type, ServiceType::NodePort | ServiceType::LoadBalancer);
         let balanced = service_type == ServiceType::LoadBalancer;
         let ingress = vec(load_balancers(), if balanced { 0..3 } else { 0..1 });
-        let ranges = subsequence(&RANGES[..], 0..3);
+        let ranges = subsequence(&RANGES[..], 0..4);
         let stack = prop_oneof![
             3 => Just(IpFamily::ALL.to_vec()),
             1 => Just(vec![IpFamily::V4]),
@@ -219,8 +227,7 @@ fn services(n: u8) -> BoxedStrategy<Service> {
         )
             .prop_map(
                 move |((stack, external, ingress, ranges), (ports, etp, itp, manner))| {
-                    let name = ["a", "b", "c", "d"][usize::from(n)];
-                    let namespace = if n == 1 { "y" } else { "x" };
+                        let (namespace, name) = NAMES[usize::from(n)];
                     let mut meta = Meta::named(ObjectKey::new(namespace, name));
                     meta.labels.extend(manner.label.map(|label| (label.into(), "".into())));
                     let balance = manner.balance.map(|it| ("telaio.dev/balance".into(), it.into()));
@@ -298,7 +305,7 @@ fn endpoints(family: IpFamily) -> impl Strategy<Value = Endpoint> {
                 weight,
                 node: (stray != 0).then(|| runs_on.into()),
                 zone: Some(if node < 2 { "zone-1" } else { "zone-2" }.into()),
-                pod: (stray != 1).then(|| format!("pod-{node}-{n}-{family}").into()),
+                pod: (stray != 1).then(|| format!("pod-{}-{n}", node.max(1)).into()),
                 ..Endpoint::at(address)
             }
         },
@@ -307,26 +314,32 @@ fn endpoints(family: IpFamily) -> impl Strategy<Value = Endpoint> {
 
 fn endpoint_ports() -> impl Strategy<Value = Vec<EndpointPort>> {
     let number = prop_oneof![
-        6 => select(&TARGET_PORTS[..]).prop_map(Some),
+        9 => select(&TARGET_PORTS[..]).prop_map(Some),
         1 => Just(None),
     ];
-    let port = (number, option::weighted(0.9, select(&PROTOCOLS[..])), 0..3_u8);
-    vec(port, 1..3).prop_map(|ports| {
-        let made = |(i, (port, protocol, own)): (usize, (Option<u16>, Option<Protocol>, u8))| {
-            // Mostly of whatever protocol the service has.
-            let protocol = protocol.filter(|_| own == 0);
+    let port = (number, option::weighted(0.2, select(&PROTOCOLS[..])));
+    let count = prop_oneof![1 => Just(1), 4 => Just(2)];
+    count.prop_flat_map(move |count| vec(port.clone(), count)).prop_map(|ports| {
+        // Mostly of whatever protocol the service has.
+        let made = |(i, (port, protocol)): (usize, (Option<u16>, Option<Protocol>))| {
             EndpointPort { name: format!("p{i}").into(), protocol, port }
         };
         ports.into_iter().enumerate().map(made).collect()
     })
 }
 
-/// A slice of one of the services. Of one address there is one endpoint: what two that differ mean
-/// together, the contract does not say.
+/// The n-th slice. Every service has one of each family; two more are anybody's. Of one address there
+/// is one endpoint: what two that differ mean together, the contract does not say.
 fn slices(n: usize) -> BoxedStrategy<EndpointSlice> {
-    let slices = (0..SERVICES_MAX, families()).prop_flat_map(move |(service, family)| {
+    let whose = if n < 2 * SERVICES_MAX {
+        let family = IpFamily::ALL[n / SERVICES_MAX];
+        Just((n % SERVICES_MAX, family)).boxed()
+    } else {
+        (0..SERVICES_MAX, families()).boxed()
+    };
+    let slices = whose.prop_flat_map(move |(service, family)| {
         (vec(endpoints(family), 0..5), endpoint_ports()).prop_map(move |(endpoints, ports)| {
-            let namespace = if service == 1 { "y" } else { "x" };
+            let (namespace, name) = NAMES[service];
             let mut unique: Vec<Endpoint> = Vec::new();
             for endpoint in endpoints {
                 if !unique.iter().any(|other| other.address == endpoint.address) {
@@ -335,14 +348,14 @@ fn slices(n: usize) -> BoxedStrategy<EndpointSlice> {
             }
             EndpointSlice {
                 key: ObjectKey::new(namespace, format!("slice-{n}")),
-                service: Some(["a", "b", "c", "d"][service].into()),
+                service: Some(name.into()),
                 address_type: match family {
                     IpFamily::V4 => AddressType::IPv4,
                     IpFamily::V6 => AddressType::IPv6,
                 },
                 endpoints: unique,
                 ports,
-                triggered: Default::default(),
+                triggered: TriggerTime::default(),
             }
         })
     });
@@ -467,22 +480,20 @@ fn any_nodes() -> BoxedStrategy<Vec<Node>> {
 
 /// Random clusters.
 pub(crate) fn worlds() -> BoxedStrategy<World> {
-    let services = (services(0), services(1), services(2), services(3))
-        .prop_map(|(a, b, c, d)| vec![a, b, c, d]);
+    let services: Vec<_> = (0..4).map(services).collect();
     let services = (services, subsequence(vec![0, 1, 2, 3], 1..=4));
-    let slices = (slices(0), slices(1), slices(2), slices(3), slices(4), slices(5));
+    let slices: Vec<_> = (0..SLICES).map(slices).collect();
     let worlds = (configs(), any_nodes(), services, slices, any::<bool>()).prop_map(
         |(config, nodes, (services, kept), slices, named)| {
             let networks = ServiceCidr {
                 meta: Meta::named(ObjectKey::cluster("kubernetes")),
                 cidrs: vec!["10.96.0.0/24".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()],
             };
-            let (a, b, c, d, e, f) = slices;
             World {
                 config,
                 nodes,
                 services: kept.into_iter().map(|i: usize| services[i].clone()).collect(),
-                slices: without_contradictions(vec![a, b, c, d, e, f]),
+                slices: without_contradictions(slices),
                 service_cidrs: named.then_some(networks).into_iter().collect(),
             }
         },
@@ -491,11 +502,11 @@ pub(crate) fn worlds() -> BoxedStrategy<World> {
 }
 
 /// Where packets come from: by which interface, where one is named.
-fn sources(family: IpFamily) -> impl Strategy<Value = (IpAddr, Option<String>)> {
+fn sources(family: IpFamily) -> Vec<(IpAddr, Option<String>)> {
     let at = |ip: IpAddr, interface: &str| {
         (ip, Some(interface.to_owned()).filter(|name| !name.is_empty()))
     };
-    select(vec![
+    vec![
         at(pod(family, 1, 1), "veth1"),
         at(pod(family, 1, 2), "cni0"),
         at(pod(family, 1, 9), ""),
@@ -507,36 +518,58 @@ fn sources(family: IpFamily) -> impl Strategy<Value = (IpAddr, Option<String>)> 
         at(outside(family, 5), "eth1"),
         at(outside(family, 50), "eth1"),
         at(outside(family, 50), ""),
-    ])
-}
-
-/// Where packets go: to everything that can be a service's, and to its neighbours.
-fn destinations(family: IpFamily) -> impl Strategy<Value = IpAddr> {
-    let clusters = [1, 2, 3, 4, 5, 200].map(|n| cluster_ip(family, n));
-    let balancers = [1, 2, 3, 9].map(|n| load_balancer(family, n));
-    let nodes = [node_address(family, 1), node_address(family, 2), second_address(family)];
-    prop_oneof![
-        3 => select(clusters.to_vec()),
-        3 => select(balancers.to_vec()),
-        2 => select(nodes.to_vec()),
-        1 => Just(pod(family, 1, 1)),
-        1 => Just(loopback(family)),
     ]
 }
 
-/// Random packets.
-pub(crate) fn packets() -> BoxedStrategy<Packet> {
+/// Where packets may go: to everything that can be a service's, and to its neighbours.
+fn destinations() -> impl Strategy<Value = IpAddr> {
+    families().prop_flat_map(|family| {
+        let clusters = [1, 2, 3, 4, 5, 200].map(|n| cluster_ip(family, n));
+        let balancers = [1, 2, 3, 9].map(|n| load_balancer(family, n));
+        let nodes = [node_address(family, 1), node_address(family, 2), second_address(family)];
+        prop_oneof![
+            3 => select(clusters.to_vec()),
+            3 => select(balancers.to_vec()),
+            2 => select(nodes.to_vec()),
+            1 => Just(pod(family, 1, 1)),
+            1 => Just(loopback(family)),
+        ]
+    })
+}
+
+/// Something to be sent, before it is known what there is to aim at.
+#[derive(Debug, Clone)]
+pub(crate) struct Shot {
+    source: Index,
+    /// One of the services' places, or else wherever it goes.
+    aim: Option<Index>,
+    wild: (IpAddr, u16, Protocol),
+}
+
+impl Shot {
+    /// The packet in this world.
+    pub(crate) fn at(&self, world: &World) -> Packet {
+        let places = world.places();
+        let aim = self.aim.as_ref().filter(|_| !places.is_empty());
+        let (to, protocol) = match aim {
+            Some(aim) => *aim.get(&places),
+            None => (SocketAddr::new(self.wild.0, self.wild.1), self.wild.2),
+        };
+        // Only the node itself can send to its loopback.
+        let (from, interface) = if to.ip().is_loopback() {
+            (to.ip(), None)
+        } else {
+            self.source.get(&sources(IpFamily::of(to.ip()))).clone()
+        };
+        Packet { from, to, protocol, interface }
+    }
+}
+
+/// Things to be sent.
+pub(crate) fn shots() -> BoxedStrategy<Shot> {
     let ports = select(vec![80, 80, 80, 443, 443, 30080, 30080, 30081, 30082, 8080]);
-    let packets = families().prop_flat_map(move |family| {
-        let protocols = select(&PROTOCOLS[..]);
-        (sources(family), destinations(family), ports.clone(), protocols).prop_map(
-            move |((from, interface), to, port, protocol)| {
-                // Only the node itself can send to its loopback.
-                let (from, interface) =
-                    if to.is_loopback() { (to, None) } else { (from, interface) };
-                Packet { from, to: SocketAddr::new(to, port), protocol, interface }
-            },
-        )
-    });
-    packets.boxed()
+    let wild = (destinations(), ports, select(&PROTOCOLS[..]));
+    let aim = option::weighted(0.75, any::<Index>());
+    let shots = (any::<Index>(), aim, wild);
+    shots.prop_map(|(source, aim, wild)| Shot { source, aim, wild }).boxed()
 }

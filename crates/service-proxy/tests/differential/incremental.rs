@@ -91,7 +91,7 @@ impl PartialTarget for Played {
         self.real.parts(input)
     }
 
-    fn compile_part(&self, input: &Desired, part: &Part) -> BTreeMap<Key, Item> {
+    fn compile_part(&self, input: &Desired, part: &Part) -> Vec<(Key, Item)> {
         self.real.compile_part(input, part)
     }
 }

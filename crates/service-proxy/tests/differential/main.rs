@@ -9,5 +9,7 @@ mod generate;
 mod incremental;
 mod oracle;
 mod packets;
+mod readback;
+mod real;
 mod story;
 mod world;

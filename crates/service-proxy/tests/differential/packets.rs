@@ -2,17 +2,16 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use telaio_service_proxy::trace::Packet;
 
-use crate::generate;
+use crate::generate::{self, Shot};
 use crate::oracle::{Backend, expect};
 use crate::world::World;
 
-fn check(world: &World, packets: &[Packet], backend: Backend) -> Result<(), TestCaseError> {
+fn check(world: &World, shots: &[Shot], backend: Backend) -> Result<(), TestCaseError> {
     let rules = world.rules();
-    for packet in packets {
-        let expected = expect(world, backend, packet);
-        let answer = rules.trace(backend, packet);
+    for packet in shots.iter().map(|shot| shot.at(world)) {
+        let expected = expect(world, backend, &packet);
+        let answer = rules.trace(backend, &packet);
         prop_assert!(
             expected.allows(&answer),
             "{packet:?}\nshould be {expected:?}\nis        {answer:?}"
@@ -35,16 +34,16 @@ proptest! {
     #[test]
     fn nftables_does_what_the_contract_says(
         world in generate::worlds(),
-        packets in vec(generate::packets(), 1..=150),
+        shots in vec(generate::shots(), 1..=150),
     ) {
-        check(&world, &packets, Backend::Nftables)?;
+        check(&world, &shots, Backend::Nftables)?;
     }
 
     #[test]
     fn iptables_does_what_the_contract_says(
         world in generate::worlds(),
-        packets in vec(generate::packets(), 1..=150),
+        shots in vec(generate::shots(), 1..=150),
     ) {
-        check(&world, &packets, Backend::Iptables)?;
+        check(&world, &shots, Backend::Iptables)?;
     }
 }

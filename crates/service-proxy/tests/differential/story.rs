@@ -13,7 +13,7 @@ use telaio_model::{Batch, Kind, Object, ObjectChange, ObjectKey, ObjectRef, Op};
 use telaio_reconcile::kpng::State;
 use tokio::runtime::Runtime;
 
-use crate::generate;
+use crate::generate::{self, NAMES, SLICES};
 use crate::world::{NODE, World};
 
 /// What changes in a step: some of the objects become those of another cluster.
@@ -32,8 +32,8 @@ pub(crate) struct Step {
 pub(crate) fn steps(count_max: usize) -> BoxedStrategy<Vec<Step>> {
     let step = (
         generate::worlds(),
-        vec(0..4_usize, 0..3),
-        vec(0..6_usize, 0..3),
+        vec(0..NAMES.len(), 0..3),
+        vec(0..SLICES, 0..4),
         prop::bool::weighted(0.15),
         prop::bool::weighted(0.1),
     );
@@ -47,15 +47,12 @@ pub(crate) fn steps(count_max: usize) -> BoxedStrategy<Vec<Step>> {
     vec(step.boxed(), 1..=count_max).boxed()
 }
 
-/// The names of what [`generate`] makes.
-const SERVICES: [(&str, &str); 4] = [("x", "a"), ("y", "b"), ("x", "c"), ("x", "d")];
-
 impl Step {
     /// The cluster after the step.
     pub(crate) fn take(&self, world: &World) -> World {
         let mut now = world.clone();
         for n in &self.services {
-            let (namespace, name) = SERVICES[*n];
+            let (namespace, name) = NAMES[*n];
             let key = ObjectKey::new(namespace, name);
             now.services.retain(|it| it.meta.key != key);
             now.services

@@ -1,13 +1,13 @@
 //! A small cluster, and the way that it takes through the real code: objects, brain, rules.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use telaio_brain::{LocalWatch, Store, Wants};
 use telaio_model::{
-    Batch, EndpointSlice, IpFamily, Kind, Node, Object, ObjectChange, Service, ServiceCidr,
+    Batch, EndpointSlice, IpFamily, Kind, Node, Object, ObjectChange, Protocol, Service, ServiceCidr,
 };
 use telaio_reconcile::kpng::State;
 use telaio_service_proxy::config::{NodeFacts, ProxyConfig};
@@ -22,8 +22,7 @@ use crate::oracle::Backend;
 /// The node whose rules are asked.
 pub(crate) const NODE: &str = "node-a";
 /// Where our listeners for node ports on loopback would be.
-const LOCALHOST: LocalhostPorts =
-    LocalhostPorts { v4: Some(4004), v6: Some(4006), routed: false };
+const LOCALHOST: LocalhostPorts = LocalhostPorts { v4: Some(4004), v6: Some(4006), routed: false };
 
 /// A cluster and what the operator decided.
 #[derive(Clone)]
@@ -67,6 +66,26 @@ impl World {
     /// The node's own addresses, most important first.
     pub(crate) fn node_addresses(&self) -> Vec<IpAddr> {
         self.node().addresses.iter().map(|address| address.ip).collect()
+    }
+
+    /// Every place that a service of the cluster claims, loopback too.
+    pub(crate) fn places(&self) -> Vec<(SocketAddr, Protocol)> {
+        let mut places = BTreeSet::new();
+        for service in &self.services {
+            let named = service.cluster_ips.iter().chain(&service.external_ips).copied();
+            let named = named.chain(service.load_balancer.iter().map(|it| it.ip));
+            let named: Vec<IpAddr> = named.collect();
+            for port in &service.ports {
+                let to = |(ip, port): (&IpAddr, u16)| SocketAddr::new(*ip, port);
+                places.extend(named.iter().map(|ip| (to((ip, port.port)), port.protocol)));
+                let mut own = self.node_addresses();
+                own.extend([IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()]);
+                if let Some(number) = port.node_port {
+                    places.extend(own.iter().map(|ip| (to((ip, number)), port.protocol)));
+                }
+            }
+        }
+        places.into_iter().collect()
     }
 
     pub(crate) fn objects(&self) -> impl Iterator<Item = Object> {

@@ -17,6 +17,7 @@ use telaio_reconcile::{PacerConfig, SyncHandle, SyncKind};
 use telaio_service_proxy::companions::{Companions, CompanionsOptions};
 use telaio_service_proxy::config::ProxyConfig;
 use telaio_service_proxy::iptables::{self, Flavor, IptablesBackend};
+use telaio_service_proxy::kube_ipvs;
 use telaio_service_proxy::nftables::{self, NftablesBackend};
 use telaio_service_proxy::options::{Follower, LocalhostPorts, Programmed, ProxyOptions};
 use telaio_service_proxy::sysctls::{SysctlConfig, Sysctls};
@@ -136,7 +137,7 @@ fn kube_proxy_present() -> Result<Option<String>, CommandError> {
             format!("cannot look for kube-proxy: {error}")
         })
     })?;
-    Ok(by_nftables.or_else(iptables::kube_proxy_present))
+    Ok(by_nftables.or_else(iptables::kube_proxy_present).or_else(kube_ipvs::present))
 }
 
 /// What runs around a backend.
@@ -170,6 +171,7 @@ impl Services {
             flavor: settings.flavor,
             takeover: settings.takeover,
             record: settings.state_dir.join(LAST_BACKEND_FILE),
+            monitor: Arc::clone(monitor),
         };
         successor.begin();
         let kernel = sysctls(&settings.state_dir);
@@ -285,6 +287,8 @@ struct Successor {
     flavor: Flavor,
     takeover: bool,
     record: PathBuf,
+    /// Where it is counted if that cannot be removed.
+    monitor: Arc<Monitor>,
 }
 
 impl Successor {
@@ -341,6 +345,9 @@ impl Successor {
 
     fn remove_and_record(&self, last: bool) -> bool {
         let removed = self.remove_others();
+        if removed.is_err() && self.backend == NftablesBackend::NAME {
+            self.monitor.proxy().count_cleanup_failure();
+        }
         if !log_removed("the rules of another backend of ours", removed, last) {
             return false;
         }
@@ -399,6 +406,8 @@ pub(crate) fn remove_kube_proxy() -> Result<Vec<String>, String> {
     all_of([
         nftables::cleanup_kube_proxy().map_err(text),
         iptables::cleanup_kube_proxy().map_err(text),
+        // After the rules: a set that one of them matches cannot be removed.
+        kube_ipvs::cleanup().map_err(text),
     ])
 }
 

@@ -88,7 +88,11 @@ impl PartialTarget for ViewTarget {
         input.keys().cloned().collect()
     }
 
-    fn compile_part(&self, input: &Services, part: &ObjectKey) -> Services {
+    fn compile_part(
+        &self,
+        input: &Services,
+        part: &ObjectKey,
+    ) -> Vec<(ObjectKey, ServiceEndpoints)> {
         input.get(part).map(|entry| (part.clone(), entry.clone())).into_iter().collect()
     }
 }

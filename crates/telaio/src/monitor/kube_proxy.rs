@@ -14,11 +14,13 @@ use prometheus_client::encoding::{
     DescriptorEncoder, EncodeLabel, EncodeLabelSet, LabelSetEncoder, MetricEncoder, NoLabelSet,
 };
 use prometheus_client::metrics::MetricType;
+use telaio_model::IpFamily;
 use telaio_reconcile::sync_loop::Histogram;
 use telaio_reconcile::{SyncHandle, SyncStats};
+use telaio_service_proxy::iptables::proxier::{Counters, RuleCounts};
 
 use super::Monitor;
-use super::proxy::{Answers, CompanionCounts, FamilyCounts, Figures, Parts};
+use super::proxy::{Answers, CompanionCounts, FamilyCounts, Figures, IptablesCounts, Parts};
 
 /// The prefix of all of them.
 pub(super) const PREFIX: &str = "kubeproxy";
@@ -54,7 +56,7 @@ impl Collector for KubeProxyMetrics {
         page.changes(&figures, &stats)?;
         page.programming(&figures)?;
         page.no_local_endpoints(&companions)?;
-        page.iptables(&figures)?;
+        page.iptables(&monitor.proxy.iptables())?;
         page.nftables(&figures, if is_nftables { stats.failures_total } else { 0 })?;
         page.conntrack(&companions)?;
         page.probes("proxy_healthz", "Answers of /healthz", figures.healthz)?;
@@ -194,17 +196,23 @@ impl Page<'_> {
         })
     }
 
-    fn iptables(&mut self, figures: &Figures) -> Result<(), fmt::Error> {
-        for (name, help, is_total) in [
-            ("sync_proxy_rules_iptables_total", "iptables rules of ours", true),
-            ("sync_proxy_rules_iptables_last", "iptables rules that the last sync wrote", false),
+    fn iptables(&mut self, counts: &IptablesCounts) -> Result<(), fmt::Error> {
+        let of = |family| counts.get(&family).copied().unwrap_or_default();
+        let (v4, v6): (Counters, Counters) = (of(IpFamily::V4), of(IpFamily::V6));
+        for (name, help, v4, v6) in [
+            ("sync_proxy_rules_iptables_total", "iptables rules of ours", v4.rules, v6.rules),
+            (
+                "sync_proxy_rules_iptables_last",
+                "iptables rules that the last sync wrote or removed",
+                v4.rules_last,
+                v6.rules_last,
+            ),
         ] {
             self.metric(name, help, MetricType::Gauge, |mut encoder| {
-                for (family, figures) in by_family(&figures.v4, &figures.v6) {
-                    for (table, rules) in [("filter", figures.filter), ("nat", figures.nat)] {
+                for (family, RuleCounts { nat, filter }) in by_family(v4, v6) {
+                    for (table, count) in [("filter", filter), ("nat", nat)] {
                         let labels = [family, ("table", table)];
-                        let count = if is_total { rules.total } else { rules.last };
-                        gauge(encoder.encode_family(&Labels(&labels))?, count)?;
+                        gauge(encoder.encode_family(&Labels(&labels))?, count as u64)?;
                     }
                 }
                 Ok(())
@@ -212,15 +220,15 @@ impl Page<'_> {
         }
         self.family_counter(
             "sync_proxy_rules_iptables_restore_failures",
-            "Times that iptables-restore of all rules failed",
-            figures.v4.restore_failures,
-            figures.v6.restore_failures,
+            "Times that iptables-restore failed",
+            v4.failures,
+            v6.failures,
         )?;
         self.family_counter(
             "sync_proxy_rules_iptables_partial_restore_failures",
-            "Times that iptables-restore of changed rules failed",
-            figures.v4.partial_restore_failures,
-            figures.v6.partial_restore_failures,
+            "Times that iptables-restore of only what had changed failed",
+            v4.partial_failures,
+            v6.partial_failures,
         )
     }
 
@@ -233,9 +241,9 @@ impl Page<'_> {
         )?;
         self.family_counter(
             "sync_proxy_rules_nftables_cleanup_failures",
-            "Times that stale parts of nftables could not be removed",
-            figures.v4.cleanup_failures,
-            figures.v6.cleanup_failures,
+            "Times that what another backend left could not be removed",
+            figures.cleanup_failures,
+            figures.cleanup_failures,
         )
     }
 

@@ -3,36 +3,41 @@
 //! Whoever does something worth counting says so to the one [`ProxyMetrics`] of the
 //! [`Monitor`](super::Monitor); a call takes a lock for some nanoseconds and allocates nothing. What
 //! others count themselves is asked of them at the moment of the scrape: the sync loop knows when and
-//! how long syncs ran, the backend's companions know of stale flows and missing local endpoints.
+//! how long syncs ran, the iptables backend its rules, the backend's companions know of stale flows
+//! and missing local endpoints.
 //!
 //! | who | calls | when |
 //! |---|---|---|
 //! | the feeder | [`changes_seen`](ProxyMetrics::changes_seen) | before each `Sync` that it passes on |
 //! | who starts companions | [`set_companions`](ProxyMetrics::set_companions) | once |
+//! | who makes the iptables backend | [`set_iptables`](ProxyMetrics::set_iptables) | once |
 //! | a backend's follower | [`network_programmed`](ProxyMetrics::network_programmed) | after a sync, for each endpoint slice whose change is in it |
-//! | the iptables backend | [`set_iptables_rules`](ProxyMetrics::set_iptables_rules) | after each sync, for each table |
-//! | the iptables backend | [`count_restore_failure`](ProxyMetrics::count_restore_failure) | when `iptables-restore` failed |
-//! | the nftables backend | [`count_cleanup_failure`](ProxyMetrics::count_cleanup_failure) | when what is stale could not be removed |
+//! | the nftables backend's follower | [`count_cleanup_failure`](ProxyMetrics::count_cleanup_failure) | when what another backend left could not be removed |
 //! | the health server | [`count_probe`](ProxyMetrics::count_probe) | with each answer |
 
-#![cfg_attr(not(test), expect(dead_code, reason = "the backends call it when they are wired"))]
+#![cfg_attr(
+    not(any(test, target_os = "linux")),
+    expect(dead_code, reason = "only on Linux are there backends that program services")
+)]
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use telaio_model::{IpFamily, Op};
-use telaio_reconcile::SyncKind;
 use telaio_reconcile::sync_loop::Histogram;
 #[cfg(target_os = "linux")]
 use telaio_service_proxy::companions::CompanionFigures;
+use telaio_service_proxy::iptables::proxier::Counters;
 
 /// What the service proxy counts.
 #[derive(Default)]
 pub(crate) struct ProxyMetrics {
     figures: Mutex<Figures>,
     companions: OnceLock<ReadCompanions>,
+    iptables: OnceLock<ReadIptables>,
 }
 
 impl fmt::Debug for ProxyMetrics {
@@ -43,6 +48,12 @@ impl fmt::Debug for ProxyMetrics {
 
 /// Asks a backend's companions for their counts.
 pub(crate) type ReadCompanions = Box<dyn Fn() -> CompanionCounts + Send + Sync>;
+
+/// Asks the iptables backend for its counts.
+pub(crate) type ReadIptables = Box<dyn Fn() -> IptablesCounts + Send + Sync>;
+
+/// What the iptables backend counts, by family.
+pub(crate) type IptablesCounts = BTreeMap<IpFamily, Counters>;
 
 /// What a backend's companions count.
 #[derive(Debug, Clone, Default)]
@@ -55,21 +66,21 @@ pub(crate) struct CompanionCounts {
     pub(crate) v6: FamilyCounts,
 }
 
-/// Deleted flows are not told apart by family; they count for IPv4, so that their sum is right.
 #[cfg(target_os = "linux")]
 impl From<CompanionFigures> for CompanionCounts {
     fn from(figures: CompanionFigures) -> Self {
-        let family = |family: IpFamily, conntrack_deleted: u64| {
+        let family = |family: IpFamily| {
+            let deleted = figures.stale_flows.deleted_total.get(&family);
             let lacking = figures.no_local_endpoints.get(&family).copied().unwrap_or_default();
             FamilyCounts {
-                conntrack_deleted,
+                conntrack_deleted: deleted.copied().unwrap_or_default(),
                 no_local_internal: lacking.internal,
                 no_local_external: lacking.external,
             }
         };
         Self {
-            v4: family(IpFamily::V4, figures.stale_flows.deleted_total),
-            v6: family(IpFamily::V6, 0),
+            v4: family(IpFamily::V4),
+            v6: family(IpFamily::V6),
             conntrack_durations: figures.stale_flows.durations,
         }
     }
@@ -94,6 +105,8 @@ pub(super) struct Figures {
     waiting: ChangesSeen,
     pub(super) v4: FamilyFigures,
     pub(super) v6: FamilyFigures,
+    /// One removal is of both families.
+    pub(super) cleanup_failures: u64,
     pub(super) healthz: Answers,
     pub(super) livez: Answers,
 }
@@ -102,23 +115,11 @@ pub(super) struct Figures {
 #[derive(Debug, Clone)]
 pub(super) struct FamilyFigures {
     pub(super) programming: Buckets,
-    pub(super) nat: RuleCount,
-    pub(super) filter: RuleCount,
-    pub(super) restore_failures: u64,
-    pub(super) partial_restore_failures: u64,
-    pub(super) cleanup_failures: u64,
 }
 
 impl Default for FamilyFigures {
     fn default() -> Self {
-        Self {
-            programming: Buckets::new(programming_bounds()),
-            nat: RuleCount::default(),
-            filter: RuleCount::default(),
-            restore_failures: 0,
-            partial_restore_failures: 0,
-            cleanup_failures: 0,
-        }
+        Self { programming: Buckets::new(programming_bounds()) }
     }
 }
 
@@ -149,15 +150,6 @@ impl ChangesSeen {
     }
 }
 
-/// How many rules a table has.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct RuleCount {
-    /// Of ours in all.
-    pub(super) total: u64,
-    /// Written by the last sync.
-    pub(super) last: u64,
-}
-
 /// How often a question was answered how.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Answers {
@@ -165,15 +157,6 @@ pub(super) struct Answers {
     pub(super) well: u64,
     /// 503.
     pub(super) unwell: u64,
-}
-
-/// A table of iptables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IptablesTable {
-    /// Where addresses are rewritten.
-    Nat,
-    /// Where traffic is refused.
-    Filter,
 }
 
 /// A question about our health.
@@ -199,43 +182,21 @@ impl ProxyMetrics {
         let _ = self.companions.set(read);
     }
 
+    /// Whom to ask for what the iptables backend counts. The first counts.
+    pub(crate) fn set_iptables(&self, read: ReadIptables) {
+        // A backend is made once.
+        let _ = self.iptables.set(read);
+    }
+
     /// From the moment that an EndpointSlice's annotation
     /// `endpoints.kubernetes.io/last-change-trigger-time` names, to the end of the sync that has it.
     pub(crate) fn network_programmed(&self, family: IpFamily, latency: Duration) {
         self.figures.lock().family(family).programming.observe(latency);
     }
 
-    /// How many rules are in a table, and how many of them the last sync wrote.
-    pub(crate) fn set_iptables_rules(
-        &self,
-        family: IpFamily,
-        table: IptablesTable,
-        total: u64,
-        last: u64,
-    ) {
-        let mut figures = self.figures.lock();
-        let figures = figures.family(family);
-        let count = match table {
-            IptablesTable::Nat => &mut figures.nat,
-            IptablesTable::Filter => &mut figures.filter,
-        };
-        *count = RuleCount { total, last };
-    }
-
-    /// `iptables-restore` failed: of everything, or of what had changed. kube-proxy counts the latter
-    /// apart, for a full sync follows.
-    pub(crate) fn count_restore_failure(&self, family: IpFamily, kind: SyncKind) {
-        let mut figures = self.figures.lock();
-        let figures = figures.family(family);
-        match kind {
-            SyncKind::Full => figures.restore_failures += 1,
-            SyncKind::Changes | SyncKind::Drift => figures.partial_restore_failures += 1,
-        }
-    }
-
-    /// The nftables backend could not remove what is stale.
-    pub(crate) fn count_cleanup_failure(&self, family: IpFamily) {
-        self.figures.lock().family(family).cleanup_failures += 1;
+    /// The nftables backend serves, and what another left could not be removed.
+    pub(crate) fn count_cleanup_failure(&self) {
+        self.figures.lock().cleanup_failures += 1;
     }
 
     /// A question about our health was answered.
@@ -251,6 +212,11 @@ impl ProxyMetrics {
     /// All that was told, until now.
     pub(super) fn figures(&self) -> Figures {
         self.figures.lock().clone()
+    }
+
+    /// What the iptables backend counts, now; nothing where another serves.
+    pub(super) fn iptables(&self) -> IptablesCounts {
+        self.iptables.get().map(|read| read()).unwrap_or_default()
     }
 
     /// What companions count, now.

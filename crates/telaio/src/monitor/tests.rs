@@ -1,11 +1,14 @@
 //! Health at the turning points, and figures that add up.
 
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use telaio_model::{Batch, IpFamily};
 use telaio_reconcile::{ApplyError, PacerConfig, SyncKind, SyncReport, Syncer, sync_loop};
 
-use super::proxy::{CompanionCounts, FamilyCounts, IptablesTable};
+use telaio_service_proxy::iptables::proxier::{Counters, RuleCounts};
+
+use super::proxy::{CompanionCounts, FamilyCounts, IptablesCounts};
 use super::*;
 
 /// Syncs as it is told to.
@@ -270,15 +273,12 @@ fn what_the_proxys_parts_count_is_on_the_page() {
     let (monitor, _) = agent();
     let proxy = monitor.proxy();
     proxy.network_programmed(IpFamily::V4, Duration::from_millis(1500));
-    proxy.set_iptables_rules(IpFamily::V6, IptablesTable::Nat, 40, 4);
-    proxy.set_iptables_rules(IpFamily::V6, IptablesTable::Filter, 30, 3);
-    proxy.count_restore_failure(IpFamily::V4, SyncKind::Full);
-    proxy.count_restore_failure(IpFamily::V6, SyncKind::Changes);
-    proxy.count_cleanup_failure(IpFamily::V6);
+    proxy.count_cleanup_failure();
     proxy.set_companions(Box::new(|| {
         let mut counts = CompanionCounts::default();
         counts.conntrack_durations.observe(Duration::from_millis(3));
         counts.v4.conntrack_deleted = 7;
+        counts.v6.conntrack_deleted = 8;
         counts.v6 = FamilyCounts { no_local_internal: 2, no_local_external: 1, ..counts.v6 };
         counts
     }));
@@ -293,16 +293,10 @@ fn what_the_proxys_parts_count_is_on_the_page() {
         (format!("{programming}{{le=\"1.0\",ip_family=\"IPv4\"}}"), "0"),
         (format!("{programming}{{le=\"2.0\",ip_family=\"IPv4\"}}"), "1"),
         (format!("{programming}{{le=\"+Inf\",ip_family=\"IPv6\"}}"), "0"),
-        ("sync_proxy_rules_iptables_total{ip_family=\"IPv6\",table=\"nat\"}".into(), "40"),
-        ("sync_proxy_rules_iptables_last{ip_family=\"IPv6\",table=\"nat\"}".into(), "4"),
-        ("sync_proxy_rules_iptables_total{ip_family=\"IPv6\",table=\"filter\"}".into(), "30"),
-        ("sync_proxy_rules_iptables_restore_failures_total{ip_family=\"IPv4\"}".into(), "1"),
-        (
-            "sync_proxy_rules_iptables_partial_restore_failures_total{ip_family=\"IPv6\"}".into(),
-            "1",
-        ),
+        ("sync_proxy_rules_nftables_cleanup_failures_total{ip_family=\"IPv4\"}".into(), "1"),
         ("sync_proxy_rules_nftables_cleanup_failures_total{ip_family=\"IPv6\"}".into(), "1"),
         ("conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"}".into(), "7"),
+        ("conntrack_reconciler_deleted_entries_total{ip_family=\"IPv6\"}".into(), "8"),
         ("conntrack_reconciler_sync_duration_seconds_count{ip_family=\"IPv4\"}".into(), "1"),
         (format!("{no_local}{{ip_family=\"IPv6\",traffic_policy=\"internal\"}}"), "2"),
         (format!("{no_local}{{ip_family=\"IPv6\",traffic_policy=\"external\"}}"), "1"),
@@ -318,6 +312,41 @@ fn what_the_proxys_parts_count_is_on_the_page() {
             Some(value),
             "{name}"
         );
+    }
+}
+
+#[test]
+fn what_the_iptables_backend_counts_is_asked_of_it_at_each_scrape() {
+    let (monitor, _) = agent_with("iptables");
+    let scrapes = AtomicUsize::new(0);
+    monitor.proxy().set_iptables(Box::new(move || {
+        // Each time something else, and each figure another.
+        let scrape = 100 * scrapes.fetch_add(1, Ordering::Relaxed);
+        let of = |family: usize| Counters {
+            rules: RuleCounts { nat: scrape + family + 1, filter: scrape + family + 2 },
+            rules_last: RuleCounts { nat: scrape + family + 3, filter: scrape + family + 4 },
+            failures: (scrape + family + 5) as u64,
+            partial_failures: (scrape + family + 6) as u64,
+            ..Counters::default()
+        };
+        IptablesCounts::from([(IpFamily::V4, of(10)), (IpFamily::V6, of(20))])
+    }));
+    for scrape in [0, 100] {
+        let samples = samples(&monitor);
+        for (family, base) in [("IPv4", scrape + 10), ("IPv6", scrape + 20)] {
+            let table = |table| format!("{{ip_family=\"{family}\",table=\"{table}\"}}");
+            for (name, labels, offset) in [
+                ("total", table("nat"), 1),
+                ("total", table("filter"), 2),
+                ("last", table("nat"), 3),
+                ("last", table("filter"), 4),
+                ("restore_failures_total", format!("{{ip_family=\"{family}\"}}"), 5),
+                ("partial_restore_failures_total", format!("{{ip_family=\"{family}\"}}"), 6),
+            ] {
+                let sample = format!("kubeproxy_sync_proxy_rules_iptables_{name}{labels}");
+                assert_eq!(samples[&sample], (base + offset).to_string(), "{sample}");
+            }
+        }
     }
 }
 
@@ -340,12 +369,12 @@ fn failed_syncs_of_nftables_are_counted_as_such_and_changes_wait() {
 fn companions_figures_are_kept_by_family() {
     use telaio_service_proxy::companions::{CompanionFigures, NoLocalEndpoints};
     let mut figures = CompanionFigures::default();
-    figures.stale_flows.deleted_total = 3;
+    figures.stale_flows.deleted_total = [(IpFamily::V4, 3), (IpFamily::V6, 4)].into();
     let lacking = NoLocalEndpoints { internal: 1, external: 2 };
     figures.no_local_endpoints.insert(IpFamily::V6, lacking);
     let counts = CompanionCounts::from(figures);
     assert_eq!(counts.v4, FamilyCounts { conntrack_deleted: 3, ..FamilyCounts::default() });
     let expected =
-        FamilyCounts { no_local_internal: 1, no_local_external: 2, ..FamilyCounts::default() };
+        FamilyCounts { conntrack_deleted: 4, no_local_internal: 1, no_local_external: 2 };
     assert_eq!(counts.v6, expected);
 }

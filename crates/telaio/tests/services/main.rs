@@ -39,6 +39,7 @@ mod kill;
 mod listing;
 mod manifest;
 mod matrix;
+mod metrics;
 mod node;
 mod refusals;
 mod restart;

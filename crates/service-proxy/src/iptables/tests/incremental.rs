@@ -8,7 +8,8 @@ use telaio_model::{IpFamily, ObjectKey, Protocol, ServiceEndpoints};
 use telaio_reconcile::SyncKind;
 
 use super::super::compile::Context;
-use super::super::proxier::{Changes, Iptables, Kernel, Services, View};
+use super::super::names::{PREFIX, Table};
+use super::super::proxier::{Changes, Iptables, Kernel, RuleCounts, Services, View};
 use super::super::restore::Limits;
 use super::super::{Ruleset, trace};
 use super::fake::FakeKernel;
@@ -69,6 +70,16 @@ impl Bench {
         fresh.services = self.services.clone();
         fresh.sync(SyncKind::Full, Changes::new());
         fresh.kernel.sorted()
+    }
+
+    /// How many rules our chains have in the kernel.
+    fn counted(&self) -> RuleCounts {
+        let state = self.kernel.state.lock();
+        let count = |table| {
+            let ours = state.tables[&table].iter().filter(|(chain, _)| chain.starts_with(PREFIX));
+            ours.map(|(_, rules)| rules.len()).sum()
+        };
+        RuleCounts { nat: count(Table::Nat), filter: count(Table::Filter) }
     }
 
     /// What packets of all kinds meet.
@@ -148,7 +159,37 @@ fn a_failed_change_is_mended_at_once() {
     bench.kernel.state.lock().fail_after = Some(0);
     bench.set(&[web().remote([10, 244, 2, 2]).build()]);
     assert_eq!(bench.kernel.sorted(), bench.fresh());
-    assert_eq!(bench.iptables.counters().partial_failures, 1);
+    let counters = bench.iptables.counters();
+    assert_eq!((counters.failures, counters.partial_failures), (1, 1));
+    assert_eq!(counters.rules, bench.counted());
+}
+
+#[test]
+fn a_mend_that_fails_counts_as_a_failure_but_not_of_a_change() {
+    let mut bench = Bench::new(Limits::NFT);
+    bench.kernel.state.lock().fail_after = Some(0);
+    let nothing = Services::new();
+    let view = View { before: &nothing, changes: &Changes::new() };
+    assert!(bench.iptables.sync(SyncKind::Full, view).is_err());
+    let counters = bench.iptables.counters();
+    assert_eq!((counters.failures, counters.partial_failures), (1, 0));
+    assert_eq!((counters.rules, counters.rules_last), Default::default());
+}
+
+#[test]
+fn the_rules_that_a_sync_writes_are_counted_by_table() {
+    let mut bench = Bench::new(Limits::NFT);
+    bench.set(&[web().remote([10, 244, 2, 1]).build()]);
+    let first = bench.iptables.counters();
+    assert!(first.rules_last.nat >= first.rules.nat && first.rules.nat > 0, "{first:?}");
+    assert!(first.rules_last.filter >= first.rules.filter && first.rules.filter > 0, "{first:?}");
+    // Another endpoint: the service's own chain and the endpoint's.
+    bench.set(&[web().remote([10, 244, 2, 2]).build()]);
+    let second = bench.iptables.counters();
+    assert!((1..first.rules_last.nat).contains(&second.rules_last.nat), "{second:?}");
+    assert_eq!((second.rules_last.filter, second.rules), (0, first.rules));
+    bench.sync(SyncKind::Full, Changes::new());
+    assert_eq!(bench.iptables.counters().rules_last, RuleCounts::default());
 }
 
 #[test]
@@ -158,7 +199,7 @@ fn drift_is_found_counted_and_mended_and_others_rules_stay() {
     let right = bench.kernel.text();
     {
         let mut state = bench.kernel.state.lock();
-        let nat = state.tables.get_mut(&super::super::names::Table::Nat).unwrap();
+        let nat = state.tables.get_mut(&Table::Nat).unwrap();
         nat.get_mut("PREROUTING").unwrap().clear();
         nat.get_mut("PREROUTING").unwrap().push("-j DOCKER".to_owned());
         nat.insert("DOCKER".to_owned(), vec!["-j RETURN".to_owned()]);
@@ -263,6 +304,7 @@ proptest! {
             bench.sync(SyncKind::Changes, changes.collect());
             prop_assert_eq!(bench.kernel.sorted(), bench.fresh());
             prop_assert_eq!(bench.iptables.counters().failures, 0);
+            prop_assert_eq!(bench.iptables.counters().rules, bench.counted());
         }
         prop_assert_eq!(bench.kernel.state.lock().saves, 1);
         let drift = bench.sync(SyncKind::Drift, Changes::new());
@@ -307,5 +349,6 @@ proptest! {
         prop_assert_eq!(bench.kernel.sorted(), bench.fresh());
         prop_assert_eq!(report.drift_repairs, 0);
         prop_assert_eq!(bench.iptables.counters().failures, 0);
+        prop_assert_eq!(bench.iptables.counters().rules, bench.counted());
     }
 }
