@@ -197,11 +197,9 @@ fn listen(family: IpFamily) -> io::Result<std::net::TcpListener> {
     };
     // The rules stay when we end, and then nobody else may take connections in our place: so a port
     // that only root can have.
-    let reserved = PORTS_RESERVED.rev().map(|port| std::net::TcpListener::bind((loopback, port)));
-    let listener = reserved
-        .filter_map(Result::ok)
-        .next()
-        .map_or_else(|| std::net::TcpListener::bind((loopback, 0)), Ok)?;
+    let bind = |port: u16| std::net::TcpListener::bind((loopback, port));
+    let reserved = PORTS_RESERVED.rev().find_map(|port| bind(port).ok());
+    let listener = reserved.map_or_else(|| bind(0), Ok)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

@@ -26,7 +26,7 @@ const RUNS: usize = 3;
 /// What is measured: flavour, size, how many cold starts and how many changes each time.
 const CASES: [(&str, Size, u32, u32); 4] = [
     ("nft", Size::new(1_000, 2), 5, 30),
-    ("nft", Size::new(5_000, 2), 2, 15),
+    ("nft", Size::new(5_000, 2), 1, 15),
     ("legacy", Size::new(1_000, 2), 5, 30),
     ("legacy", Size::new(10_000, 2), 2, 10),
 ];

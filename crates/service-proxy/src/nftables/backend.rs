@@ -342,9 +342,11 @@ fn has_table(name: &str) -> Result<bool, NetlinkError> {
     Ok(tables.iter().any(|(_, table)| table == name))
 }
 
+type Tables = Vec<(Family, String)>;
+
 /// Every table; `None` where the kernel has no nftables at all, which is no error for whoever only
 /// wants to know whether something is there.
-fn tables() -> Result<Option<(Nftables, Vec<(Family, String)>)>, NetlinkError> {
+fn tables() -> Result<Option<(Nftables, Tables)>, NetlinkError> {
     let listed = Nftables::open().and_then(|mut nft| {
         let tables = nft.tables()?;
         Ok((nft, tables))

@@ -227,7 +227,7 @@ fn services(n: u8) -> BoxedStrategy<Service> {
         )
             .prop_map(
                 move |((stack, external, ingress, ranges), (ports, etp, itp, manner))| {
-                        let (namespace, name) = NAMES[usize::from(n)];
+                    let (namespace, name) = NAMES[usize::from(n)];
                     let mut meta = Meta::named(ObjectKey::new(namespace, name));
                     meta.labels.extend(manner.label.map(|label| (label.into(), "".into())));
                     let balance = manner.balance.map(|it| ("telaio.dev/balance".into(), it.into()));
@@ -321,8 +321,10 @@ fn endpoint_ports() -> impl Strategy<Value = Vec<EndpointPort>> {
     let count = prop_oneof![1 => Just(1), 4 => Just(2)];
     count.prop_flat_map(move |count| vec(port.clone(), count)).prop_map(|ports| {
         // Mostly of whatever protocol the service has.
-        let made = |(i, (port, protocol)): (usize, (Option<u16>, Option<Protocol>))| {
-            EndpointPort { name: format!("p{i}").into(), protocol, port }
+        let made = |(i, (port, protocol)): (usize, (Option<u16>, Option<Protocol>))| EndpointPort {
+            name: format!("p{i}").into(),
+            protocol,
+            port,
         };
         ports.into_iter().enumerate().map(made).collect()
     })

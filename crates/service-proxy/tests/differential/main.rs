@@ -5,8 +5,10 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
+mod cases;
 mod generate;
 mod incremental;
+mod make;
 mod oracle;
 mod packets;
 mod readback;

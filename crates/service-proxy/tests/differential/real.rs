@@ -3,22 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use telaio_model::{
-    AddressType, Endpoint, EndpointPort, EndpointSlice, IpFamily, Meta, ObjectKey, Protocol,
-    Service, ServicePort, ServiceType, TargetPort, TrafficPolicy,
-    endpoints::TriggerTime,
-};
+use telaio_model::{Endpoint, IpFamily, Protocol, ServiceType, TrafficPolicy};
 use telaio_reconcile::PartReconciler;
-use telaio_service_proxy::config::{DetectLocal, NodePortAddresses};
+use telaio_service_proxy::config::DetectLocal;
 use telaio_service_proxy::iptables::Flavor;
 use telaio_service_proxy::nftables::target::Kernel;
 use telaio_service_proxy::trace::{Packet, Trace, Verdict};
 use telaio_testkit::netns::{
-    Cluster, Family, Host, Outcome, PATIENCE, Place, SERVER_PORT, Transport, is_node_a,
-    outside_client,
+    Cluster, Family, Host, Outcome, PATIENCE, Place, Transport, is_node_a, outside_client,
 };
 
 use crate::generate;
+use crate::make::{endpoint, port, service, slice};
 use crate::oracle::Backend;
 use crate::readback::{Fixed, restored};
 use crate::world::World;
@@ -56,7 +52,7 @@ fn lively_world(fixed: &mut Fixed, backend: Backend) -> World {
         let verdicts: Vec<Verdict> =
             packets(&world).iter().map(|(_, it)| rules.trace(backend, it).verdict).collect();
         let served = verdicts.iter().filter(|it| **it == Verdict::Dnat).count();
-        if served > 20 && served * 3 > verdicts.len() {
+        if served > 20 && served * 3 > verdicts.len() && verdicts.contains(&Verdict::Drop) {
             return world;
         }
     }
@@ -72,6 +68,10 @@ fn world_on_hosts(fixed: &mut Fixed) -> World {
     );
     for slice in &mut world.slices {
         slice.endpoints.retain(|endpoint| host_at(endpoint.address).is_some());
+        for endpoint in &mut slice.endpoints {
+            let node = host_at(endpoint.address).and_then(Host::node);
+            endpoint.node = node.map(|node| node.name().into());
+        }
     }
     world
 }
@@ -224,60 +224,22 @@ fn connections_by_iptables_end_where_the_tracer_says() {
 
 /// A service whose clients' addresses decide: its endpoints are pods of both nodes, with weights.
 fn hashing_world() -> World {
-    let mut world = World::empty();
-    world.config.node_port_addresses = NodePortAddresses::All;
-    let key = ObjectKey::new("x", "hash");
-    let mut meta = Meta::named(key.clone());
-    meta.annotations.insert("telaio.dev/balance".into(), "source-hash".into());
-    let port = |name: &str, protocol, number| ServicePort {
-        name: name.into(),
-        protocol,
-        app_protocol: None,
-        port: number,
-        node_port: Some(number + 30_000),
-        target_port: TargetPort::Number(SERVER_PORT),
-    };
-    world.services.push(Service {
-        meta,
-        service_type: ServiceType::LoadBalancer,
-        headless: false,
-        cluster_ips: IpFamily::ALL.map(|family| generate::cluster_ip(family, 1)).to_vec(),
-        external_ips: IpFamily::ALL.map(|family| generate::load_balancer(family, 9)).to_vec(),
-        load_balancer: Vec::new(),
-        source_ranges: Vec::new(),
-        ports: vec![port("tcp", Protocol::Tcp, 80), port("udp", Protocol::Udp, 80)],
-        selector: Default::default(),
-        external_traffic_policy: TrafficPolicy::Local,
-        internal_traffic_policy: TrafficPolicy::Cluster,
-        session_affinity: None,
-        health_check_node_port: None,
-        traffic_distribution: None,
-        publish_not_ready_addresses: false,
-        external_name: None,
-    });
-    for (family, address_type) in [(Family::V4, AddressType::IPv4), (Family::V6, AddressType::IPv6)]
-    {
-        let endpoint = |(host, weight): &(Host, u16)| Endpoint {
-            node: host.node().map(|node| node.name().into()),
-            weight: Some(*weight),
-            ..Endpoint::at(host.address(family))
-        };
+    let mut hash = service("hash", &["10.96.0.1", "fd00:10:96::1"]);
+    hash.meta.annotations.insert("telaio.dev/balance".into(), "source-hash".into());
+    hash.service_type = ServiceType::LoadBalancer;
+    hash.external_ips = IpFamily::ALL.map(|family| generate::load_balancer(family, 9)).to_vec();
+    hash.external_traffic_policy = TrafficPolicy::Local;
+    let ports = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
+    hash.ports = ports.map(|(name, protocol)| port(name, protocol, Some(30_080))).to_vec();
+    let endpoints = |family: Family| {
         let hosts = [(Host::A1, 1), (Host::A2, 3), (Host::B1, 2), (Host::B2, 1)];
-        let port = |name: &str| EndpointPort {
-            name: name.into(),
-            protocol: None,
-            port: Some(SERVER_PORT),
-        };
-        world.slices.push(EndpointSlice {
-            key: ObjectKey::new("x", format!("hash-{address_type:?}").to_lowercase()),
-            service: Some(key.name.clone()),
-            address_type,
-            endpoints: hosts.iter().map(endpoint).collect(),
-            ports: vec![port("tcp"), port("udp")],
-            triggered: TriggerTime::default(),
+        let made = hosts.iter().map(|(host, weight)| Endpoint {
+            weight: Some(*weight),
+            ..endpoint(host.address(family), host.node().map(Host::name))
         });
-    }
-    world
+        slice("hash", &["tcp", "udp"], made.collect())
+    };
+    World { services: vec![hash], slices: Family::ALL.map(endpoints).to_vec(), ..World::empty() }
 }
 
 #[test]

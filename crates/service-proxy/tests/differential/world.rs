@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use telaio_brain::{LocalWatch, Store, Wants};
 use telaio_model::{
-    Batch, EndpointSlice, IpFamily, Kind, Node, Object, ObjectChange, Protocol, Service, ServiceCidr,
+    Batch, EndpointSlice, IpFamily, Kind, Node, Object, ObjectChange, Protocol, Service,
+    ServiceCidr,
 };
 use telaio_reconcile::kpng::State;
 use telaio_service_proxy::config::{NodeFacts, ProxyConfig};

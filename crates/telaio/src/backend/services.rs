@@ -270,7 +270,7 @@ impl Follower for ServicesFollower {
             if first {
                 successor.move_over();
             } else {
-                successor.take_over_again();
+                Successor::take_over_again();
             }
         });
         match spawned {
@@ -334,7 +334,7 @@ impl Successor {
     }
 
     /// A kube-proxy that still runs puts its rules back, and they would win over ours.
-    fn take_over_again(&self) {
+    fn take_over_again() {
         if let Ok(Some(what)) = kube_proxy_present() {
             tracing::warn!(
                 "kube-proxy put its rules back ({what}); stop it: they are removed again now"

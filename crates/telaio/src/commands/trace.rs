@@ -13,6 +13,7 @@ use telaio_model::Protocol;
 use telaio_netlink::addresses::own_addresses;
 use telaio_reconcile::kpng::State;
 use telaio_service_proxy::trace::{Packet, Surroundings, Trace, Verdict};
+use telaio_source::SourceSpec;
 
 use super::rules::Rules;
 use crate::backend::{self, services};
@@ -84,13 +85,10 @@ impl Tracer {
                 (state, super::report_problems(spec, &source))
             }
         };
-        let settings = match &spec {
-            Some(spec) => args.proxy.settings(backend, &args.source, spec)?,
-            None => {
-                let none = telaio_source::SourceSpec::Kube(None);
-                args.proxy.settings(backend, &args.source, &none)?
-            }
-        };
+        // Without a source there is nothing to take cluster networks from.
+        let unknown = SourceSpec::Kube(None);
+        let settings =
+            args.proxy.settings(backend, &args.source, spec.as_ref().unwrap_or(&unknown))?;
         let rules = if args.kernel {
             Rules::read(backend, &services::families(), args.proxy.iptables_flavor.into())?
         } else {
