@@ -1,6 +1,7 @@
 //! Targets whose input falls into parts that can be compiled alone.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use crate::pacer::SyncKind;
 use crate::target::reconciler::Claim;
@@ -176,12 +177,11 @@ impl<T: PartialTarget> PartReconciler<T> {
     }
 
     fn replace_part(&mut self, part: &T::Part, mut items: Vec<(T::Key, T::Item)>) {
-        let before = self.keys_of(part);
-        if before.is_empty() && items.is_empty() {
-            self.forget_part(part);
+        if items.is_empty() && !self.ids.contains_key(part) {
             return;
         }
         let id = self.id_of(part);
+        let before = self.keys_of(id);
         items.sort_by(|(one, _), (other, _)| one.cmp(other));
         let keys: Vec<T::Key> = items.iter().map(|(key, _)| key.clone()).collect();
         for key in before.iter().filter(|key| keys.binary_search(key).is_err()) {
@@ -248,8 +248,7 @@ impl<T: PartialTarget> PartReconciler<T> {
     }
 
     /// Takes out the keys that a part has wanted so far.
-    fn keys_of(&mut self, part: &T::Part) -> Vec<T::Key> {
-        let Some(&id) = self.ids.get(part) else { return Vec::new() };
+    fn keys_of(&mut self, id: u32) -> Vec<T::Key> {
         match self.entries.get_mut(id as usize) {
             Some(Some(entry)) => std::mem::take(&mut entry.keys),
             _ => Vec::new(),
@@ -261,9 +260,10 @@ impl<T: PartialTarget> PartReconciler<T> {
     }
 
     fn id_of(&mut self, part: &T::Part) -> u32 {
-        if let Some(&id) = self.ids.get(part) {
-            return id;
-        }
+        let vacant = match self.ids.entry(part.clone()) {
+            Entry::Occupied(known) => return *known.get(),
+            Entry::Vacant(vacant) => vacant,
+        };
         let entry = Some(PartEntry { part: part.clone(), keys: Vec::new() });
         let id = if let Some(id) = self.free_ids.pop() {
             self.entries[id as usize] = entry;
@@ -272,8 +272,7 @@ impl<T: PartialTarget> PartReconciler<T> {
             self.entries.push(entry);
             (self.entries.len() - 1) as u32
         };
-        self.ids.insert(part.clone(), id);
-        id
+        *vacant.insert(id)
     }
 
     fn forget_part(&mut self, part: &T::Part) {

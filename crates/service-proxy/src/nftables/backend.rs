@@ -201,12 +201,16 @@ impl NftablesSyncer {
         )) {
             self.everything = true;
         }
-        for (key, service) in news.services {
+        for (key, service) in &news.services {
             if let Some(problem) = service.as_ref().and_then(balance_problem) {
                 tracing::warn!("{problem}");
             }
-            self.unapplied_shared |= self.desired.set_service(&key, service.clone());
-            self.unapplied.insert(key, service);
+            self.unapplied_shared |= self.desired.set_service(key, service.clone());
+        }
+        if self.unapplied.is_empty() {
+            self.unapplied = news.services;
+        } else {
+            self.unapplied.extend(news.services);
         }
     }
 

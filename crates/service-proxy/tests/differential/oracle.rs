@@ -95,8 +95,8 @@ pub(crate) fn expect(world: &World, backend: Backend, packet: &Packet) -> Expect
     // nobody answers hides a node port of the same number.
     let contested = doors.iter().zip(&expected).filter(|((service, _, door), _)| {
         let other = service.meta.key != doors[0].0.meta.key;
-        (other && *door != Door::NodePort)
-            || (*door == Door::NodePort && *first == Expected::Reject)
+        let hidden = matches!(first, Expected::Reject | Expected::Drop);
+        if *door == Door::NodePort { hidden } else { other }
     });
     contested.fold(first.clone(), |all, (_, one)| all.or(one.clone()))
 }

@@ -23,6 +23,8 @@ use crate::world::World;
 const SECOND_PORT: u16 = 9090;
 /// How many connections of a world are tried.
 const ATTEMPTS_MAX: usize = 90;
+/// How many of them may be refused: with IPv6 that is heard only when the client tries again.
+const REFUSED_MAX: usize = 12;
 /// Silence takes its time to be heard.
 const SILENT_MAX: usize = 2;
 
@@ -153,26 +155,21 @@ fn transport(protocol: Protocol) -> Transport {
 fn try_all(cluster: &Cluster, world: &World, backend: Backend) -> BTreeMap<String, usize> {
     let rules = world.rules();
     let (mut tried, mut wrong) = (BTreeMap::new(), Vec::new());
-    let mut silent = 0;
-    let mut attempts = 0;
     for (place, packet) in packets(world) {
         let answer = rules.trace(backend, &packet);
         let transport = transport(packet.protocol);
-        let patience = match answer.verdict {
+        let (attempts_max, patience) = match answer.verdict {
             Verdict::None => continue,
-            Verdict::Drop if silent == SILENT_MAX => continue,
-            Verdict::Drop => {
-                silent += 1;
-                transport.silence()
-            }
-            Verdict::Reject | Verdict::Dnat if attempts == ATTEMPTS_MAX => continue,
-            Verdict::Reject | Verdict::Dnat => PATIENCE,
+            Verdict::Dnat => (ATTEMPTS_MAX, PATIENCE),
+            Verdict::Reject => (REFUSED_MAX, PATIENCE),
+            Verdict::Drop => (SILENT_MAX, transport.silence()),
         };
-        attempts += 1;
-        let began = std::time::Instant::now();
+        let attempts: &mut usize = tried.entry(format!("{:?}", answer.verdict)).or_default();
+        if *attempts == attempts_max {
+            continue;
+        }
+        *attempts += 1;
         let outcome = cluster.ask_for(place, packet.to, transport, patience);
-        if let Some(_) = std::env::var_os("SHOW") { eprintln!("{:?} {packet:?} {:?}", began.elapsed(), answer.verdict); }
-        *tried.entry(format!("{:?}", answer.verdict)).or_default() += 1;
         if is_as_traced(&answer, packet.from, &outcome) == Some(false) {
             wrong.push(format!("{packet:?}\n  is {outcome}\n  not {answer:?}"));
         }
@@ -214,7 +211,7 @@ fn connections_by_nftables_end_where_the_tracer_says() {
 fn connections_by_iptables_end_where_the_tracer_says() {
     let mut fixed = Fixed::new();
     let mut tried = BTreeMap::new();
-    for flavor in [Flavor::Nft, Flavor::Legacy, Flavor::Nft, Flavor::Legacy] {
+    for flavor in [Flavor::Nft, Flavor::Legacy] {
         let cluster = cluster();
         let world = lively_world(&mut fixed, Backend::Iptables);
         cluster.on(Host::NodeA, || {
@@ -288,27 +285,27 @@ fn the_tracer_foretells_which_endpoint_a_source_hash_chooses() {
 
 #[test]
 fn when_an_endpoint_leaves_only_its_clients_move() {
-    for backend in [Backend::Nftables, Backend::Iptables] {
-        let before = hashing_world();
-        let mut after = before.clone();
-        after.slices[0].endpoints.remove(0);
-        let (before, after) = (before.rules(), after.rules());
-        let mut moved = 0;
-        for n in 1..=250 {
-            let packet = Packet {
-                from: outside_client(Family::V4, n),
-                to: SocketAddr::new(generate::cluster_ip(IpFamily::V4, 1), 80),
-                protocol: Protocol::Tcp,
-                interface: Some("wan0".to_owned()),
-            };
-            let was = before.trace(backend, &packet).endpoints;
-            let is = after.trace(backend, &packet).endpoints;
-            if was.iter().any(|it| it.ip() == Host::A1.address(Family::V4)) {
-                moved += 1;
-            } else {
-                assert_eq!(was, is, "{backend:?}: {packet:?}");
-            }
+    let before = hashing_world();
+    let mut after = before.clone();
+    after.slices[0].endpoints.remove(0);
+    let (before, after) = (before.rules(), after.rules());
+    let mut moved = 0;
+    for n in 1..=250 {
+        let packet = Packet {
+            from: outside_client(Family::V4, n),
+            to: SocketAddr::new(generate::cluster_ip(IpFamily::V4, 1), 80),
+            protocol: Protocol::Tcp,
+            interface: Some("wan0".to_owned()),
+        };
+        let was = before.trace(Backend::Nftables, &packet).endpoints;
+        let is = after.trace(Backend::Nftables, &packet).endpoints;
+        assert_eq!((was.len(), is.len()), (1, 1), "{packet:?}");
+        if was.iter().any(|it| it.ip() == Host::A1.address(Family::V4)) {
+            moved += 1;
+        } else {
+            assert_eq!(was, is, "{packet:?}");
         }
-        assert!(moved > 0, "{backend:?}");
     }
+    // A seventh of the weight.
+    assert!((15..75).contains(&moved), "{moved} of 250");
 }

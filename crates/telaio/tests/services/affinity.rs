@@ -1,13 +1,18 @@
 //! Session affinity: who stays where, for how long, and no longer than the endpoint itself.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use telaio_testkit::netns::{Cluster, Family, Host, Outcome, Place, Transport, outside_client};
+use telaio_testkit::netns::{
+    Attempt, Cluster, Family, Host, Outcome, PATIENCE, Place, SERVER_PORT, Transport,
+    outside_client,
+};
 
 use crate::manifest::{SERVICE_PORT, Service, load_balancer_ip, node_port};
 use crate::node::{Backend, Node};
+use crate::support::run;
 
 /// Clients outside, enough that all of them choosing the same twice by chance is out of the question.
 const CLIENTS: std::ops::Range<u8> = 20..36;
@@ -120,5 +125,123 @@ fn local_policy_and_affinity_hold_together(backend: Backend) {
         for _ in 0..8 {
             assert_eq!(who(&node.ask(from, to, Transport::Tcp)), first);
         }
+    }
+}
+
+/// How many clients race, each once.
+const RACERS: u16 = 2500;
+/// One more network of clients outside, large enough for them.
+const RACERS_NETWORK: &str = "198.18.0.0/16";
+
+fn racer(family: Family, n: u16) -> IpAddr {
+    let [high, low] = n.to_be_bytes();
+    family.pick(
+        Ipv4Addr::new(198, 18, high, low),
+        Ipv6Addr::new(0x2001, 0xdb8, 0x113, 0, 0, 0, 0x18, n),
+    )
+}
+
+/// A line at which two runners wait for each other, without sleep: they go on at the same moment.
+#[derive(Default)]
+struct StartLine(AtomicUsize);
+
+impl StartLine {
+    fn go(&self, round: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        self.0.fetch_add(1, Ordering::AcqRel);
+        while self.0.load(Ordering::Acquire) < 2 * (round + 1) {
+            std::hint::spin_loop();
+            assert!(Instant::now() < deadline, "the other runner did not come");
+        }
+    }
+}
+
+/// Who answers each racer, by UDP, on one of the two threads.
+fn run_race(family: Family, to: SocketAddr, line: &StartLine) -> Vec<String> {
+    let one = |n| {
+        let from = Some(racer(family, n));
+        let attempt = Attempt { from, to, transport: Transport::Udp, patience: PATIENCE };
+        let flow = attempt.flow().unwrap();
+        line.go(usize::from(n));
+        who(&flow.ask(PATIENCE).unwrap())
+    };
+    (0..RACERS).map(one).collect()
+}
+
+#[test]
+fn two_first_packets_of_a_client_at_the_same_moment_reach_one_endpoint() {
+    let service = Service::new("affine", 1).affinity(600).endpoints("a1 a2 b1 b2");
+    let cluster = Cluster::start().unwrap();
+    let node = Node::started(&cluster, Backend::Nftables, std::slice::from_ref(&service));
+    node.output("ip", &["route", "add", RACERS_NETWORK, "via", "192.168.60.2"]);
+    let local = ["route", "add", "local", RACERS_NETWORK, "dev", "lo"];
+    let ended = cluster.on(Host::Outside, || run(std::process::Command::new("ip").args(local)));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for family in Family::ALL {
+        let to = SocketAddr::new(service.cluster_ip(family), SERVICE_PORT);
+        let line = StartLine::default();
+        let race = || cluster.on(Host::Outside, || run_race(family, to, &line));
+        let (one, other) = std::thread::scope(|scope| {
+            let other = scope.spawn(race);
+            (race(), other.join().unwrap())
+        });
+        let split = one.iter().zip(&other).filter(|(one, other)| one != other).count();
+        assert_eq!(split, 0, "of {RACERS} clients, {family:?}");
+        for endpoint in ["a1", "a2", "b1", "b2"] {
+            assert!(one.iter().any(|by| by == endpoint), "{endpoint} never, {family:?}");
+        }
+    }
+}
+
+/// More services than there is room for in a small cluster's tables.
+const MANY: u16 = 9000;
+
+/// The cluster address of one of the many.
+fn one_of_many(n: u16) -> IpAddr {
+    let [high, low] = n.to_be_bytes();
+    Ipv4Addr::new(10, 96, 1 + high, low).into()
+}
+
+fn many_yaml() -> String {
+    let endpoint = Host::A1.address(Family::V4);
+    let one = |n| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: many-{n}\n  namespace: test\n\
+             spec:\n  clusterIP: {ip}\n  clusterIPs: [{ip}]\n  ipFamilies: [IPv4]\n  \
+             ports:\n  - port: {SERVICE_PORT}\n---\napiVersion: discovery.k8s.io/v1\n\
+             kind: EndpointSlice\nmetadata:\n  name: many-{n}\n  namespace: test\n  labels:\n    \
+             kubernetes.io/service-name: many-{n}\naddressType: IPv4\nports:\n\
+             - port: {SERVER_PORT}\nendpoints:\n- addresses: [{endpoint}]\n  nodeName: node-a\n",
+            ip = one_of_many(n),
+        )
+    };
+    (0..MANY).map(one).collect()
+}
+
+#[test]
+fn a_client_stays_while_the_tables_outgrow_their_room() {
+    // Kubernetes' default time-out.
+    let service = Service::new("affine", 1).node_port().affinity(10_800).endpoints("a1 a2 b1 b2");
+    let cluster = Cluster::start().unwrap();
+    let node = Node::started(&cluster, Backend::Nftables, std::slice::from_ref(&service));
+    let places = Family::ALL.map(|family| {
+        let cluster_ip = SocketAddr::new(service.cluster_ip(family), SERVICE_PORT);
+        (family, [cluster_ip, SocketAddr::new(Host::NodeA.address(family), node_port(1))])
+    });
+    let ask = || places.map(|(family, to)| to.map(|to| each_client(&node, family, to)));
+    let room = || {
+        let listing = node.output("nft", &["list", "map", "ip", "telaio", "services"]);
+        let size = listing.lines().find_map(|line| line.trim().strip_prefix("size "));
+        size.unwrap_or_else(|| panic!("{listing}")).parse::<u32>().unwrap()
+    };
+    let (first, room_before) = (ask(), room());
+    node.write("many", &many_yaml());
+    node.settle();
+    assert!(room() > room_before, "nothing was outgrown: there was room for {room_before}");
+    assert_eq!(ask(), first);
+    for n in [0, MANY / 2, MANY - 1] {
+        let to = SocketAddr::new(one_of_many(n), SERVICE_PORT);
+        let outcome = node.ask(Place::of(Host::A2), to, Transport::Tcp);
+        assert_eq!(outcome.by(), Some("a1"), "{to}: {outcome}");
     }
 }

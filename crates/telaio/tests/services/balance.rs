@@ -1,12 +1,13 @@
 //! How endpoints take turns: by chance, in turn, by the client's address, and by weight.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use telaio_testkit::netns::{Cluster, Family, Host, Place, Transport, outside_client};
 
 use crate::manifest::{SERVICE_PORT, Service, cluster_ip};
 use crate::node::{Backend, Node};
+use crate::support::{Manifests, run, telaio};
 
 on_every_backend!(
     weights_divide_what_is_left_to_chance,
@@ -144,6 +145,84 @@ fn a_source_stays_with_its_endpoint_and_one_that_leaves_moves_only_its_own() {
     node.start();
     node.settle();
     assert_eq!(each(&node, Family::V4), all);
+}
+
+/// A service of these addresses, which nobody has; each is the last part of one.
+fn hashed_yaml(endpoints: &[u8]) -> String {
+    let mut text = Service::new("hashed", 1).balance("source-hash").yaml();
+    for (family, prefix) in [("IPv4", "10.244.2."), ("IPv6", "fd00:10:244:2::")] {
+        let addresses = endpoints
+            .iter()
+            .map(|n| format!("{{addresses: [\"{prefix}{n}\"]}}"))
+            .collect::<Vec<_>>();
+        text += &format!(
+            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  \
+             name: hashed-{}\n  namespace: test\n  labels: {{kubernetes.io/service-name: hashed}}\n\
+             addressType: {family}\nports: [{{name: tcp, port: 8080}}]\nendpoints: [{}]\n",
+            family.to_lowercase(),
+            addresses.join(", ")
+        );
+    }
+    text
+}
+
+/// Where each of many sources lands, as the tracer says.
+fn traced(family: Family, endpoints: &[u8]) -> Vec<SocketAddr> {
+    let manifests = Manifests::empty();
+    manifests.write("nodes.yaml", &crate::manifest::nodes_yaml());
+    manifests.write("hashed.yaml", &hashed_yaml(endpoints));
+    let questions = tempfile::NamedTempFile::new().unwrap();
+    let to = SocketAddr::new(cluster_ip(family, 1), SERVICE_PORT);
+    let question = |n: u16| {
+        let from = family.pick(
+            Ipv4Addr::from_bits(u32::from(n) * 7919 + 0x0a00_0000),
+            Ipv6Addr::new(0x2001, 0xdb8, n, 0, 0, 0, 0, n),
+        );
+        format!("{{\"from\":\"{from}\",\"to\":\"{to}\"}}\n")
+    };
+    std::fs::write(&questions, (0..SOURCES).map(question).collect::<String>()).unwrap();
+    let mut command = telaio();
+    command
+        .args(["trace", "--node=node-a", "--backend=nftables", &manifests.source()])
+        .arg(format!("--batch={}", questions.path().display()));
+    let ended = run(&mut command);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let answers: Vec<SocketAddr> = ended.stdout.lines().map(only_endpoint).collect();
+    assert_eq!(answers.len(), usize::from(SOURCES));
+    answers
+}
+
+/// The endpoint of an answer in which there is just one.
+fn only_endpoint(answer: &str) -> SocketAddr {
+    let value: serde_json::Value = serde_json::from_str(answer).unwrap();
+    let endpoints = value["endpoints"].as_array().unwrap();
+    assert_eq!(endpoints.len(), 1, "{answer}");
+    endpoints[0].as_str().unwrap().parse().unwrap()
+}
+
+/// How many sources are traced.
+const SOURCES: u16 = 500;
+
+#[test]
+fn one_of_nine_hashed_endpoints_that_leaves_moves_only_its_share() {
+    for family in Family::ALL {
+        let all: Vec<u8> = (21..30).collect();
+        let before = traced(family, &all);
+        for leaving in [21, 25, 29] {
+            let stay: Vec<u8> = all.iter().copied().filter(|n| *n != leaving).collect();
+            let gone = family.pick(
+                Ipv4Addr::new(10, 244, 2, leaving),
+                format!("fd00:10:244:2::{leaving}").parse().unwrap(),
+            );
+            let after = traced(family, &stay);
+            let share = before.iter().filter(|to| to.ip() == gone).count();
+            // 56 are expected; seven standard deviations on either side.
+            assert!((8..=105).contains(&share), "{gone} has {share} of {SOURCES}");
+            let moved = before.iter().zip(&after).filter(|(before, after)| before != after);
+            assert_eq!(moved.count(), share, "{gone} leaves");
+            assert!(after.iter().all(|to| to.ip() != gone));
+        }
+    }
 }
 
 #[test]

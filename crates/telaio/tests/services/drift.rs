@@ -23,6 +23,14 @@ fn damages(backend: Backend) -> Vec<(&'static str, String)> {
                 "nft list tables | grep -w telaio | while read -r _ t; do nft {command} $t; done"
             )
         };
+        // Those that the kernel begins with: they have a policy.
+        let each_base_chain = |command: &str| {
+            format!(
+                "nft list chains | awk '$1 == \"table\" {{t = $2 \" \" $3}} $1 == \"chain\" {{c = $2}} \
+                 $1 == \"type\" && t ~ / telaio$/ {{print \"chain \" t \" \" c \" {{ {command} }}\"}}' \
+                 | nft -f -"
+            )
+        };
         return vec![
             ("the whole ruleset flushed", "nft flush ruleset".to_owned()),
             ("our tables deleted", each("delete table")),
@@ -32,6 +40,13 @@ fn damages(backend: Backend) -> Vec<(&'static str, String)> {
                 "nft -a list ruleset | awk '$1 == \"table\" {t = $2 \" \" $3} $1 == \"chain\" {c = $2} \
                  /dnat|jump|goto|vmap/ && / # handle [0-9]+$/ && !/^\\t(chain|map|set)/ \
                  {print \"delete rule \" t \" \" c \" handle \" $NF; exit}' | nft -f -"
+                    .to_owned(),
+            ),
+            ("our chains' policy set to drop", each_base_chain("policy drop;")),
+            (
+                "our tables put to sleep",
+                "nft list tables | grep -w telaio | while read -r _ t; do \
+                 nft add table $t '{ flags dormant; }'; done"
                     .to_owned(),
             ),
         ];

@@ -74,7 +74,7 @@ fn serves(cluster: &Cluster, family: Family) -> BTreeSet<String> {
 }
 
 /// Waits until nothing runs on node-a any more: a program that the agent started may outlive it.
-fn wait_for_quiet(cluster: &Cluster) {
+pub(crate) fn wait_for_quiet(cluster: &Cluster) {
     let name = cluster.netns(Host::NodeA).name().to_owned();
     let deadline = Instant::now() + PATIENCE;
     loop {

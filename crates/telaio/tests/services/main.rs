@@ -37,6 +37,7 @@ mod fixtures;
 mod health;
 mod kill;
 mod listing;
+mod loopback;
 mod manifest;
 mod matrix;
 mod metrics;

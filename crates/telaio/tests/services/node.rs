@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -182,6 +182,11 @@ impl<'c> Node<'c> {
         format!("--state-dir={}", self.state.path().display())
     }
 
+    /// The state directory.
+    pub(crate) fn state_path(&self) -> &Path {
+        self.state.path()
+    }
+
     /// `telaio run` on this node, to be started.
     pub(crate) fn run_command(&self) -> Command {
         let mut command = telaio();
@@ -239,6 +244,11 @@ impl<'c> Node<'c> {
         let status = running.child.wait().unwrap();
         assert!(status.success(), "{status}:\n{}", running.log.all());
         status
+    }
+
+    /// The agent's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.running().child.id()
     }
 
     pub(crate) fn log(&self) -> String {
@@ -345,7 +355,7 @@ impl<'c> Node<'c> {
 }
 
 /// A listing of rules as a sorted list of its smallest parts.
-fn comparable(listing: &str) -> String {
+pub(crate) fn comparable(listing: &str) -> String {
     let changes_by_itself = |part: &str| {
         part.starts_with('#')
             || part.contains("redirect to")

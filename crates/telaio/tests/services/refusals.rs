@@ -1,7 +1,7 @@
 //! What keeps the agent from running: one message that says what to do, and exit code 1.
 
 use std::ffi::OsStr;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -9,9 +9,12 @@ use telaio_testkit::netns::{Cluster, Host, Place, Transport};
 
 use crate::manifest::{SERVICE_PORT, Service};
 use crate::node::{Backend, Node};
-use crate::support::Ended;
+use crate::support::{Ended, run, telaio};
 
-on_every_backend!(without_privileges_it_says_what_it_needs);
+on_every_backend!(
+    without_privileges_it_says_what_it_needs,
+    beside_a_running_agent_neither_a_second_one_nor_cleanup_runs,
+);
 
 /// The user and group that have no rights at all.
 const NOBODY: u32 = 65_534;
@@ -78,4 +81,73 @@ fn nftables_needs_no_program_at_all() {
     let ended = node.run_to_end(command.args(given.get_args()).arg("--once"));
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(node.ask(Place::of(Host::A2), to, Transport::Tcp).by(), Some("a1"));
+}
+
+fn beside_a_running_agent_neither_a_second_one_nor_cleanup_runs(backend: Backend) {
+    let service = Service::new("plain", 1).node_port().endpoints("a1");
+    let cluster = Cluster::start().unwrap();
+    let node = Node::started(&cluster, backend, std::slice::from_ref(&service));
+    let before = node.snapshot();
+    // Another directory, so that only the network namespace is the same.
+    let other = Node::new(&cluster, backend, &[service]);
+    let cleanup = |state_dir: String| {
+        let mut command = telaio();
+        command.args(["cleanup", &state_dir]);
+        command
+    };
+    let commands = [other.run_command(), cleanup(other.state_dir()), cleanup(node.state_dir())];
+    // Each has some patience with an agent that is about to end: all at once.
+    let (cluster, pid) = (&cluster, node.pid());
+    std::thread::scope(|scope| {
+        for mut command in commands {
+            scope.spawn(move || {
+                let ended = cluster.on(Host::NodeA, || run(&mut command));
+                let message = message(&ended);
+                assert!(message.contains(&format!("process {pid}")), "{command:?}: {message}");
+            });
+        }
+    });
+    assert_eq!(node.snapshot(), before, "refused, so nothing was touched");
+    // It is the agent that is in the way, not something that it leaves.
+    drop(node);
+    let mut command = other.run_command();
+    let ended = other.run_to_end(command.arg("--once"));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+/// A node whose state directory is not as it should be.
+fn with_state_dir(cluster: &Cluster, prepare: impl FnOnce(&std::path::Path)) -> Node<'_> {
+    let service = Service::new("plain", 1).endpoints("a1");
+    let node = Node::new(cluster, Backend::Nftables, &[service]);
+    prepare(node.state_path());
+    node
+}
+
+#[test]
+fn a_state_directory_that_others_may_write_is_closed_and_used() {
+    let cluster = Cluster::start().unwrap();
+    let node = with_state_dir(&cluster, |path| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    });
+    let mut command = node.run_command();
+    let ended = node.run_to_end(command.arg("--once"));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let mode = std::fs::metadata(node.state_path()).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o755, "{mode:o}");
+    assert!(std::fs::read_dir(node.state_path()).unwrap().next().is_some(), "it is used");
+}
+
+#[test]
+fn a_state_directory_of_another_user_is_refused_with_a_hint() {
+    let cluster = Cluster::start().unwrap();
+    let node = with_state_dir(&cluster, |path| {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    });
+    let mut command = node.run_command();
+    let ended = node.run_to_end(command.arg("--once"));
+    let message = message(&ended);
+    let path = node.state_path().display().to_string();
+    assert!(message.contains(&format!("chown root {path}")), "{message}");
+    assert!(message.contains("--state-dir"), "{message}");
+    assert!(std::fs::read_dir(&path).unwrap().next().is_none(), "nothing is written to it");
 }

@@ -2,6 +2,7 @@
 
 use telaio_testkit::netns::Cluster;
 
+use crate::kill::wait_for_quiet;
 use crate::node::{Backend, Node};
 use crate::restart::{Witnesses, services};
 
@@ -57,4 +58,42 @@ fn nobody_notices_a_switch_between_nftables_and_iptables_legacy() {
 #[test]
 fn nobody_notices_a_switch_between_the_flavors_of_iptables() {
     switch(&[Backend::IptablesLegacy, Backend::IptablesNft, Backend::IptablesLegacy]);
+}
+
+/// How often a switch is begun until one is cut short before it has removed the old rules.
+const CUTS_MAX: usize = 20;
+
+/// Begins to switch, is killed with both backends' rules in place, and goes back.
+fn cut_short_and_go_back(first: Backend, second: Backend) {
+    let cluster = Cluster::start().unwrap();
+    let mut node = Node::started(&cluster, first, &services());
+    let witnesses = Witnesses::of(&cluster);
+    let cut = (0..CUTS_MAX).any(|_| {
+        node.end();
+        node.backend = second;
+        node.start();
+        node.wait_until("rules of the new backend", || !traces(&node, second).is_empty());
+        node.kill();
+        wait_for_quiet(&cluster);
+        let is_cut = !traces(&node, first).is_empty() && !traces(&node, second).is_empty();
+        node.backend = first;
+        node.start();
+        node.settle();
+        let back = format!("end of the rules of {}", second.name());
+        node.wait_until(&back, || traces(&node, second).is_empty());
+        assert!(!traces(&node, first).is_empty(), "nothing of {}", first.name());
+        is_cut
+    });
+    assert!(cut, "{CUTS_MAX} switches were all too quick to be cut short");
+    witnesses.have_noticed_nothing();
+}
+
+#[test]
+fn a_switch_to_iptables_that_is_cut_short_and_reversed_leaves_nothing() {
+    cut_short_and_go_back(Backend::Nftables, Backend::IptablesLegacy);
+}
+
+#[test]
+fn a_switch_to_nftables_that_is_cut_short_and_reversed_leaves_nothing() {
+    cut_short_and_go_back(Backend::IptablesLegacy, Backend::Nftables);
 }

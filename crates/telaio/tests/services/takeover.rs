@@ -2,10 +2,12 @@
 //!
 //! There is no kube-proxy here, only rules as it leaves them, which serve the same services.
 
+use std::net::SocketAddr;
 use std::process::Command;
 
-use telaio_testkit::netns::{Cluster, Host};
+use telaio_testkit::netns::{Cluster, Family, Host, Place, Transport};
 
+use crate::manifest::{SERVICE_PORT, cluster_ip};
 use crate::node::{Backend, Node};
 use crate::restart::{Witnesses, services};
 use crate::support::{run, telaio};
@@ -13,14 +15,21 @@ use crate::support::{run, telaio};
 on_every_backend!(
     beside_kube_proxy_s_nftables_rules_it_takes_over_without_a_gap,
     beside_kube_proxy_s_iptables_rules_it_takes_over_without_a_gap,
+    kube_proxy_s_rules_that_come_back_are_removed_again_with_a_warning,
 );
 
-/// kube-proxy's tables in nftables mode, serving the services of [`services`] by a1.
-fn nftables_rules() -> String {
+/// Where a kube-proxy's rules lead, by family.
+type Endpoints = [&'static str; 2];
+
+/// A pod that serves.
+const A1: Endpoints = ["10.244.1.11:8080", "[fd00:10:244:1::11]:8080"];
+/// Nobody.
+const NOBODY: Endpoints = ["10.244.1.99:8080", "[fd00:10:244:1::99]:8080"];
+
+/// kube-proxy's tables in nftables mode, serving the services of [`services`] by one endpoint.
+fn nftables_rules(endpoints: Endpoints) -> String {
     let mut script = String::new();
-    for (family, a1, any) in
-        [("ip", "10.244.1.11:8080", "ip"), ("ip6", "[fd00:10:244:1::11]:8080", "ip6")]
-    {
+    for (family, endpoint) in ["ip", "ip6"].into_iter().zip(endpoints) {
         let addresses = match family {
             "ip" => ["10.96.0.1", "10.96.0.2", "192.0.2.3", "192.0.2.4"],
             _ => ["fd00:10:96::1", "fd00:10:96::2", "2001:db8:2::3", "2001:db8:2::4"],
@@ -29,8 +38,8 @@ fn nftables_rules() -> String {
         script += &format!(
             "table {family} kube-proxy {{
                 chain services {{
-                    {any} daddr {{ {addresses} }} tcp dport 80 meta mark set 0x4000 dnat to {a1}
-                    tcp dport {{ 30001, 30003 }} fib daddr type local meta mark set 0x4000 dnat to {a1}
+                    {family} daddr {{ {addresses} }} tcp dport 80 meta mark set 0x4000 dnat to {endpoint}
+                    tcp dport {{ 30001, 30003 }} fib daddr type local meta mark set 0x4000 dnat to {endpoint}
                 }}
                 chain nat-prerouting {{ type nat hook prerouting priority dstnat; jump services; }}
                 chain nat-output {{ type nat hook output priority -100; jump services; }}
@@ -43,13 +52,14 @@ fn nftables_rules() -> String {
 }
 
 /// kube-proxy's chains in iptables mode, likewise; and kubelet's, which are not kube-proxy's.
-fn iptables_rules(flavor: &str) -> String {
+fn iptables_rules(backend: Backend, endpoints: Endpoints) -> String {
+    let flavor = if backend == Backend::IptablesLegacy { "legacy" } else { "nft" };
     let mut script = String::new();
-    for (program, a1, addresses) in [
-        ("iptables", "10.244.1.11:8080", ["10.96.0.1", "10.96.0.2", "192.0.2.3", "192.0.2.4"]),
+    for (program, endpoint, addresses) in [
+        ("iptables", endpoints[0], ["10.96.0.1", "10.96.0.2", "192.0.2.3", "192.0.2.4"]),
         (
             "ip6tables",
-            "[fd00:10:244:1::11]:8080",
+            endpoints[1],
             ["fd00:10:96::1", "fd00:10:96::2", "2001:db8:2::3", "2001:db8:2::4"],
         ),
     ] {
@@ -70,7 +80,8 @@ fn iptables_rules(flavor: &str) -> String {
              -A KUBE-SVC-ABCDEFGHIJKLMNOP -j KUBE-MARK-MASQ\n\
              -A KUBE-SVC-ABCDEFGHIJKLMNOP -j KUBE-SEP-ABCDEFGHIJKLMNOP\n",
         );
-        rules += &format!("-A KUBE-SEP-ABCDEFGHIJKLMNOP -p tcp -j DNAT --to-destination {a1}\n");
+        rules +=
+            &format!("-A KUBE-SEP-ABCDEFGHIJKLMNOP -p tcp -j DNAT --to-destination {endpoint}\n");
         for address in addresses {
             rules += &format!(
                 "-A KUBE-SERVICES -d {address} -p tcp --dport 80 -j KUBE-SVC-ABCDEFGHIJKLMNOP\n"
@@ -93,14 +104,13 @@ fn lay(cluster: &Cluster, script: &str) {
 
 fn beside_kube_proxy_s_nftables_rules_it_takes_over_without_a_gap(backend: Backend) {
     let cluster = Cluster::start().unwrap();
-    lay(&cluster, &nftables_rules());
+    lay(&cluster, &nftables_rules(A1));
     take_over(&cluster, backend);
 }
 
 fn beside_kube_proxy_s_iptables_rules_it_takes_over_without_a_gap(backend: Backend) {
     let cluster = Cluster::start().unwrap();
-    let flavor = if backend == Backend::IptablesLegacy { "legacy" } else { "nft" };
-    lay(&cluster, &iptables_rules(flavor));
+    lay(&cluster, &iptables_rules(backend, A1));
     take_over(&cluster, backend);
 }
 
@@ -128,19 +138,53 @@ fn take_over(cluster: &Cluster, backend: Backend) {
     command.args(["cleanup", "--kube-proxy", &node.state_dir()]);
     let ended = node.run_to_end(&mut command);
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    let left: Vec<String> = node
-        .rules()
-        .lines()
-        .filter(|line| {
-            ["KUBE", "kube-proxy", "TELAIO", "telaio"].iter().any(|it| line.contains(it))
-        })
-        .map(str::to_owned)
-        .collect();
-    let kubelet_s = |line: &String| line.contains("KUBE-KUBELET") || line.contains("KUBE-FIREWALL");
-    let (kubelet, left): (Vec<_>, Vec<_>) = left.into_iter().partition(kubelet_s);
+    let left = lines_with(&node, &["KUBE", "kube-proxy", "TELAIO", "telaio"]);
+    let (kubelet, left): (Vec<_>, Vec<_>) = left.into_iter().partition(|line| is_kubelet_s(line));
     assert_eq!(left, Vec::<String>::new());
     if before.contains("KUBE-KUBELET-CANARY") {
         assert!(kubelet.iter().any(|line| line.contains("KUBE-KUBELET-CANARY")), "{kubelet:?}");
         assert!(kubelet.iter().any(|line| line.contains("KUBE-FIREWALL")), "{kubelet:?}");
     }
+}
+
+/// The lines of all rules with one of these in them.
+fn lines_with(node: &Node<'_>, wanted: &[&str]) -> Vec<String> {
+    let is_wanted = |line: &&str| wanted.iter().any(|it| line.contains(it));
+    node.rules().lines().filter(is_wanted).map(str::to_owned).collect()
+}
+
+fn is_kubelet_s(line: &str) -> bool {
+    line.contains("KUBE-KUBELET") || line.contains("KUBE-FIREWALL")
+}
+
+fn kube_proxy_s_rules_that_come_back_are_removed_again_with_a_warning(backend: Backend) {
+    let cluster = Cluster::start().unwrap();
+    lay(&cluster, &nftables_rules(A1));
+    let mut node = Node::new(&cluster, backend, &services());
+    node.flags = vec!["--takeover".to_owned(), "--sync-period=1s".to_owned()];
+    node.start();
+    node.settle();
+    let told = |what: &str| node.log().lines().filter(|line| line.contains(what)).count();
+    let (removed, warned) = ("removed kube-proxy's rules", "kube-proxy put its rules back");
+    node.wait_until("takeover", || told(removed) == 1);
+    assert_eq!(told(warned), 0, "{}", node.log());
+    // Whatever the mode of the kube-proxy that still runs; what it serves last is long gone.
+    for (times, rules) in (1..).zip([nftables_rules(NOBODY), iptables_rules(backend, NOBODY)]) {
+        lay(&cluster, &rules);
+        node.wait_until("end of kube-proxy's rules", || told(removed) == 1 + times);
+        let left = lines_with(&node, &["KUBE", "kube-proxy"]);
+        let left: Vec<_> = left.into_iter().filter(|line| !is_kubelet_s(line)).collect();
+        assert_eq!(left, Vec::<String>::new());
+        assert_eq!(told(warned), times, "{}", node.log());
+        for family in Family::ALL {
+            let to = SocketAddr::new(cluster_ip(family, 1), SERVICE_PORT);
+            for from in [Host::A2, Host::NodeA] {
+                let outcome = node.ask(Place::of(from), to, Transport::Tcp);
+                assert!(outcome.by().is_some(), "{from:?} to {to}: {outcome}");
+            }
+        }
+    }
+    let warning = node.log();
+    let warning = warning.lines().find(|line| line.contains(warned)).unwrap();
+    assert!(warning.contains("\"level\":\"WARN\""), "{warning}");
 }
