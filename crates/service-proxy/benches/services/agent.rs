@@ -94,7 +94,6 @@ pub(crate) fn role(agent: &str, size: Size) -> Result<()> {
     role::say(&[
         ("wall", wall_ms),
         ("cpu", cpu_ms),
-        ("cpu at rest", process.cpu_with_children_ms()?),
         ("rss", process.rss_mib()?),
         ("rss max", process.rss_max_mib()?),
     ])?;

@@ -22,7 +22,7 @@ pub(crate) const SERVICE_PORT: u16 = 80;
 pub(crate) const ENDPOINT_PORT: u16 = 8080;
 /// How long clients of a sticky service stay.
 const AFFINITY_S: u32 = 10_800;
-/// How many endpoints one slice holds at most, as in a real cluster.
+/// How many namespaces the services are spread over.
 const NAMESPACES: u32 = 50;
 
 /// Services × endpoints.

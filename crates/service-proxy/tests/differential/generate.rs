@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select, subsequence};
 use telaio_model::{
     AddressType, ClientIpAffinity, Conditions, Endpoint, EndpointPort, EndpointSlice, Hints,
-    IpFamily, IpMode, LoadBalancerIngress, Meta, Node, NodeAddress, ObjectKey, Protocol, Service,
-    ServiceCidr, ServicePort, ServiceType, TargetPort, TrafficDistribution, TrafficPolicy,
+    IpFamily, IpMode, Labels, LoadBalancerIngress, Meta, Node, NodeAddress, ObjectKey, Protocol,
+    Service, ServiceCidr, ServicePort, ServiceType, TargetPort, TrafficDistribution, TrafficPolicy,
     endpoints::TriggerTime,
 };
 use telaio_service_proxy::config::{DetectLocal, NodePortAddresses, ProxyConfig};
@@ -244,7 +244,7 @@ fn services(n: u8) -> BoxedStrategy<Service> {
                         load_balancer: ingress,
                         source_ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
                         ports,
-                        selector: Default::default(),
+                        selector: Labels::default(),
                         external_traffic_policy: if outward { etp } else { TrafficPolicy::Cluster },
                         internal_traffic_policy: itp,
                         session_affinity: manner

@@ -15,7 +15,7 @@ use telaio_service_proxy::nftables::target::Kernel;
 use crate::generate;
 use crate::packets::cases;
 use crate::story::{Follower, Step, steps};
-use crate::world::World;
+use crate::world::{World, facts};
 
 /// What goes wrong with a change that is to be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,11 +120,10 @@ impl<T: PartialTarget<Input = Desired, Part = Part>> Syncer<T> {
 
     pub(crate) fn sync(
         &mut self,
-        world: &World,
         follower: &Follower,
         changed: BTreeSet<ObjectKey>,
     ) -> Result<(), ApplyError> {
-        self.everything |= self.desired.set_node(world.facts(&follower.state));
+        self.everything |= self.desired.set_node(facts(&follower.state));
         for key in changed {
             self.shared |= self.desired.set_service(&key, follower.state.get(&key).cloned());
             self.unapplied.insert(key);
@@ -168,7 +167,7 @@ fn follow(world: &World, steps: &[Step], mishaps: &[Mishap]) -> Result<(), TestC
         world = step.take(&world);
         let changed = follower.tell(&world);
         syncer.reconciler.target_mut().mishap = mishaps.get(i).copied().unwrap_or(Mishap::Nothing);
-        if syncer.sync(&world, &follower, changed).is_ok() {
+        if syncer.sync(&follower, changed).is_ok() {
             let is = &syncer.reconciler.target().items;
             let differs = same(is, &at_once(&world)).err();
             prop_assert!(differs.is_none(), "after step {i}: {}", differs.unwrap());
@@ -176,7 +175,7 @@ fn follow(world: &World, steps: &[Step], mishaps: &[Mishap]) -> Result<(), TestC
     }
     prop_assert_eq!(&follower.state, &world.view(), "the view itself differs");
     syncer.reconciler.target_mut().mishap = Mishap::Nothing;
-    prop_assert!(syncer.sync(&world, &follower, BTreeSet::new()).is_ok());
+    prop_assert!(syncer.sync(&follower, BTreeSet::new()).is_ok());
     let differs = same(&syncer.reconciler.target().items, &at_once(&world)).err();
     prop_assert!(differs.is_none(), "at the end: {}", differs.unwrap());
     Ok(())

@@ -1,5 +1,7 @@
 //! What the rules do with random packets is what the contract says.
 
+use std::net::IpAddr;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -28,7 +30,7 @@ fn check(world: &World, shots: &[Shot], backend: Backend) -> Result<(), TestCase
 
 /// `cases` has this one alone: addresses of a family without a cluster address.
 fn leave_out_families(service: &mut Service) {
-    let families: Vec<bool> = service.cluster_ips.iter().map(|ip| ip.is_ipv4()).collect();
+    let families: Vec<bool> = service.cluster_ips.iter().map(IpAddr::is_ipv4).collect();
     service.external_ips.retain(|ip| families.contains(&ip.is_ipv4()));
     service.load_balancer.retain(|it| families.contains(&it.ip.is_ipv4()));
 }

@@ -115,12 +115,6 @@ impl World {
         state
     }
 
-    /// What the cluster says about the node.
-    pub(crate) fn facts(&self, view: &State) -> NodeFacts {
-        let objects = view.objects_of(Kind::Node).chain(view.objects_of(Kind::ServiceCidr));
-        NodeFacts::from_objects(NODE, &[], objects)
-    }
-
     /// Our listeners for node ports on loopback.
     pub(crate) fn localhost(&self) -> LocalhostPorts {
         if self.config.localhost_node_ports { LOCALHOST } else { LocalhostPorts::default() }
@@ -129,7 +123,7 @@ impl World {
     /// What should stand in our nftables tables.
     pub(crate) fn desired(&self, view: &State) -> Desired {
         let config = Arc::new(self.config.clone());
-        let mut desired = Desired::new(config, self.facts(view), self.localhost());
+        let mut desired = Desired::new(config, facts(view), self.localhost());
         for entry in view.services() {
             desired.set_service(&entry.service.key, Some(entry.clone()));
         }
@@ -140,7 +134,7 @@ impl World {
     pub(crate) fn iptables_text(&self, view: &State, family: IpFamily) -> String {
         let services: iptables::Services =
             view.services().map(|entry| (entry.service.key.clone(), entry.clone())).collect();
-        iptables::render(&services, &self.facts(view), &self.config, family)
+        iptables::render(&services, &facts(view), &self.config, family)
     }
 
     /// The rules of both backends.
@@ -150,9 +144,15 @@ impl World {
         let iptables = iptables
             .map(|family| (*family, Ruleset::parse(&self.iptables_text(&view, *family))))
             .collect();
-        let around = Surroundings { addresses: self.facts(&view).addresses.into_iter().collect() };
+        let around = Surroundings { addresses: facts(&view).addresses.into_iter().collect() };
         Rules { nftables: self.desired(&view).items(), iptables, around }
     }
+}
+
+/// What the cluster says about the node.
+pub(crate) fn facts(view: &State) -> NodeFacts {
+    let objects = view.objects_of(Kind::Node).chain(view.objects_of(Kind::ServiceCidr));
+    NodeFacts::from_objects(NODE, &[], objects)
 }
 
 /// The compiled rules of both backends.

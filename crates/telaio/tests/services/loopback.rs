@@ -60,6 +60,15 @@ fn open_the_way(cluster: &Cluster) {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
+/// Sets a flag when it goes, panic or not: whoever waits for it would wait for ever.
+struct Sets<'f>(&'f AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn route_localnet(node: &Node<'_>) -> String {
     let path = "/proc/sys/net/ipv4/conf/all/route_localnet";
     node.output("cat", &[path]).trim().to_owned()
@@ -78,6 +87,7 @@ fn a_connection_by_localhost_outlives_a_switch_to_nftables_and_strangers_stay_ou
     let stranger = cluster.on(Host::NodeB, || UdpSocket::bind("192.168.50.12:0")).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _at_the_end = Sets(&done);
         let sender = scope.spawn(|| {
             let mut sent = 0_u32;
             while !done.load(Ordering::Relaxed) {

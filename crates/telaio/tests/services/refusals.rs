@@ -11,10 +11,7 @@ use crate::manifest::{SERVICE_PORT, Service};
 use crate::node::{Backend, Node};
 use crate::support::{Ended, run, telaio};
 
-on_every_backend!(
-    without_privileges_it_says_what_it_needs,
-    beside_a_running_agent_neither_a_second_one_nor_cleanup_runs,
-);
+on_every_backend!(without_privileges_it_says_what_it_needs);
 
 /// The user and group that have no rights at all.
 const NOBODY: u32 = 65_534;
@@ -83,25 +80,34 @@ fn nftables_needs_no_program_at_all() {
     assert_eq!(node.ask(Place::of(Host::A2), to, Transport::Tcp).by(), Some("a1"));
 }
 
-fn beside_a_running_agent_neither_a_second_one_nor_cleanup_runs(backend: Backend) {
+#[test]
+fn beside_a_running_agent_neither_a_second_one_nor_cleanup_runs() {
     let service = Service::new("plain", 1).node_port().endpoints("a1");
     let cluster = Cluster::start().unwrap();
-    let node = Node::started(&cluster, backend, std::slice::from_ref(&service));
+    let node = Node::started(&cluster, Backend::Nftables, std::slice::from_ref(&service));
     let before = node.snapshot();
-    // Another directory, so that only the network namespace is the same.
-    let other = Node::new(&cluster, backend, &[service]);
-    let cleanup = |state_dir: String| {
+    // Directories of their own, so that they have only the network namespace in common.
+    let others = [Backend::Nftables, Backend::IptablesNft, Backend::IptablesLegacy]
+        .map(|backend| Node::new(&cluster, backend, std::slice::from_ref(&service)));
+    let elsewhere = tempfile::tempdir().unwrap();
+    let cleanup = |state_dir: &std::path::Path| {
         let mut command = telaio();
-        command.args(["cleanup", &state_dir]);
+        command.arg("cleanup").arg(format!("--state-dir={}", state_dir.display()));
         command
     };
-    let commands = [other.run_command(), cleanup(other.state_dir()), cleanup(node.state_dir())];
+    let cleanups = [cleanup(elsewhere.path()), cleanup(node.state_path())];
+    // One that is let in by mistake must end.
+    let once = |node: &Node<'_>| {
+        let mut command = node.run_command();
+        command.arg("--once");
+        command
+    };
     // Each has some patience with an agent that is about to end: all at once.
-    let (cluster, pid) = (&cluster, node.pid());
+    let (host, pid) = (&cluster, node.pid());
     std::thread::scope(|scope| {
-        for mut command in commands {
+        for mut command in others.iter().map(once).chain(cleanups) {
             scope.spawn(move || {
-                let ended = cluster.on(Host::NodeA, || run(&mut command));
+                let ended = host.on(Host::NodeA, || run(&mut command));
                 let message = message(&ended);
                 assert!(message.contains(&format!("process {pid}")), "{command:?}: {message}");
             });
@@ -110,8 +116,9 @@ fn beside_a_running_agent_neither_a_second_one_nor_cleanup_runs(backend: Backend
     assert_eq!(node.snapshot(), before, "refused, so nothing was touched");
     // It is the agent that is in the way, not something that it leaves.
     drop(node);
-    let mut command = other.run_command();
-    let ended = other.run_to_end(command.arg("--once"));
+    let ended = others[0].run_to_end(&mut once(&others[0]));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let ended = others[0].run_to_end(&mut cleanup(elsewhere.path()));
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
