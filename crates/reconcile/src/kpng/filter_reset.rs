@@ -103,12 +103,70 @@ impl<K: Ord + Hash + Clone, V: PartialEq> Known<K, V> {
     }
 }
 
+/// The endpoints that the sink behind has, by service; each list is ordered by id. A service has few,
+/// and they come one after the other, so a list beats a map of them all.
+#[derive(Debug, Default)]
+struct KnownEndpoints {
+    by_service: HashMap<ObjectKey, Vec<(Arc<LocalEndpoint>, u64)>>,
+}
+
+impl KnownEndpoints {
+    /// As [`Known::note`].
+    fn note(
+        &mut self,
+        endpoint: Arc<LocalEndpoint>,
+        round: u64,
+        pass: impl FnOnce(&Arc<LocalEndpoint>) -> Result<(), SinkError>,
+    ) -> Result<(), SinkError> {
+        let known = match self.by_service.get_mut(&endpoint.key.service) {
+            Some(known) => known,
+            None => self.by_service.entry(endpoint.key.service.clone()).or_default(),
+        };
+        match known.binary_search_by(|(other, _)| other.key.id.cmp(&endpoint.key.id)) {
+            Ok(at) => {
+                let (known, sent_in) = &mut known[at];
+                if *known != endpoint {
+                    pass(&endpoint)?;
+                    *known = endpoint;
+                }
+                *sent_in = round;
+            }
+            Err(at) => {
+                pass(&endpoint)?;
+                known.insert(at, (endpoint, round));
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets one; says whether it was known.
+    fn remove(&mut self, key: &EndpointRef) -> bool {
+        let Some(known) = self.by_service.get_mut(&key.service) else { return false };
+        let found = known.binary_search_by(|(other, _)| other.key.id.cmp(&key.id));
+        if let Ok(at) = found {
+            known.remove(at);
+        }
+        if known.is_empty() {
+            self.by_service.remove(&key.service);
+        }
+        found.is_ok()
+    }
+
+    fn not_sent_in(&self, round: u64) -> Vec<EndpointRef> {
+        let all = self.by_service.values().flatten();
+        let unsent = all.filter(|(_, sent_in)| *sent_in != round);
+        let mut keys: Vec<EndpointRef> = unsent.map(|(endpoint, _)| endpoint.key.clone()).collect();
+        keys.sort_unstable();
+        keys
+    }
+}
+
 /// A [`Sink`] before another that spares it what it already has. See the [module](self).
 #[derive(Debug)]
 pub struct FilterReset<S> {
     inner: S,
     services: Known<ObjectKey, Arc<LocalService>>,
-    endpoints: Known<EndpointRef, Arc<LocalEndpoint>>,
+    endpoints: KnownEndpoints,
     objects: Known<ObjectRef, Object>,
     /// Counts the resets.
     round: u64,
@@ -124,7 +182,7 @@ impl<S: Sink> FilterReset<S> {
         Self {
             inner,
             services: Known::new(),
-            endpoints: Known::new(),
+            endpoints: KnownEndpoints::default(),
             objects: Known::new(),
             round: 0,
             resetting: false,
@@ -147,7 +205,7 @@ impl<S: Sink> FilterReset<S> {
         self.resetting = true;
         if self.inner_unknown {
             self.services.items.clear();
-            self.endpoints.items.clear();
+            self.endpoints.by_service.clear();
             self.objects.items.clear();
             self.inner.send(Op::Reset)?;
             self.inner_unknown = false;
@@ -168,7 +226,7 @@ impl<S: Sink> FilterReset<S> {
 
     fn set_endpoint(&mut self, endpoint: Arc<LocalEndpoint>) -> Result<(), SinkError> {
         let Self { inner, endpoints, round, inner_unknown, .. } = self;
-        endpoints.note(endpoint.key.clone(), endpoint, *round, |endpoint| {
+        endpoints.note(endpoint, *round, |endpoint| {
             pass(inner, inner_unknown, Op::SetEndpoint(Arc::clone(endpoint)))
         })
     }
@@ -188,7 +246,7 @@ impl<S: Sink> FilterReset<S> {
     }
 
     fn delete_endpoint(&mut self, key: EndpointRef) -> Result<(), SinkError> {
-        if self.endpoints.items.remove(&key).is_some() {
+        if self.endpoints.remove(&key) {
             self.pass(Op::DeleteEndpoint(key))?;
         }
         Ok(())

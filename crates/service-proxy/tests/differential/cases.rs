@@ -1,7 +1,8 @@
 //! Single cases that random clusters have led to, and some that they never meet.
 
 use telaio_model::{
-    EndpointSlice, IpMode, LoadBalancerIngress, Protocol, Service, ServiceType, TrafficPolicy,
+    Endpoint, EndpointSlice, IpMode, LoadBalancerIngress, Protocol, Service, ServiceType,
+    TrafficPolicy,
 };
 use telaio_service_proxy::config::{DetectLocal, NodePortAddresses};
 use telaio_service_proxy::trace::{Packet, Trace, Verdict};
@@ -140,6 +141,26 @@ fn node_ports_on_loopback_are_served_where_no_other_address_serves_them() {
     }
     let answers = as_expected(&world, &packet("203.0.113.5", "192.168.50.11:30080"));
     assert_eq!(verdicts(&answers), [Verdict::None; 2]);
+}
+
+#[test]
+fn an_endpoint_in_two_slices_serves_the_ports_of_both() {
+    let mut web = service("web", &["10.96.0.1", "fd00:10:96::1"]);
+    web.ports = vec![port("tcp", Protocol::Tcp, None), port("udp", Protocol::Udp, None)];
+    // One pod; of its two addresses only one is on its way out.
+    let of_pod =
+        |address| Endpoint { pod: Some("pod".into()), ..endpoint(ip(address), Some(NODE)) };
+    let (mut v4, v6) = (of_pod("10.244.1.11"), of_pod("fd00:10:244:1::11"));
+    v4.conditions.terminating = true;
+    let first = slice("web", &["tcp"], vec![v4]);
+    let mut second = slice("web", &["tcp", "udp"], vec![v6]);
+    let mut third = second.clone();
+    // The second slice has nothing for the service's TCP port; the third has.
+    second.ports[0].protocol = Some(Protocol::Udp);
+    third.key.name = "web-v6-more".into();
+    let world = world(vec![web], vec![first, second, third]);
+    let answers = as_expected(&world, &packet("2001:db8::5", "[fd00:10:96::1]:80"));
+    assert_eq!(verdicts(&answers), [Verdict::Dnat; 2]);
 }
 
 #[test]

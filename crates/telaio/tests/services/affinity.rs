@@ -131,6 +131,8 @@ fn local_policy_and_affinity_hold_together(backend: Backend) {
 const RACERS: u16 = 3000;
 /// How many of them race without a pause.
 const HEAT: usize = 50;
+/// When a datagram counts as lost.
+const REPEAT_AFTER: Duration = Duration::from_millis(500);
 /// One more network of clients outside, large enough for them.
 const RACERS_NETWORK: &str = "198.18.0.0/16";
 
@@ -157,8 +159,25 @@ impl StartLine {
             if start.elapsed() > Duration::from_millis(2) {
                 std::thread::yield_now();
             }
-            assert!(start.elapsed() < PATIENCE, "the other runner did not come");
+            assert!(start.elapsed() < 2 * PATIENCE, "the other runner did not come");
         }
+    }
+}
+
+/// Who answers a datagram that was sent. It is sent again if it is lost: where two flows get the same
+/// port of the node at the same moment, the kernel lets one packet go.
+fn answer(socket: &UdpSocket) -> String {
+    let start = Instant::now();
+    let mut line = [0; 64];
+    loop {
+        match socket.recv(&mut line) {
+            Ok(count) => {
+                let text = std::str::from_utf8(&line[..count]).unwrap();
+                return text.split(' ').next().unwrap().to_owned();
+            }
+            Err(error) => { println!("EXP lost {error} {:?}", socket.local_addr()); assert!(start.elapsed() < PATIENCE, "no answer: {error}") }
+        }
+        socket.send(b"?").unwrap();
     }
 }
 
@@ -170,7 +189,7 @@ fn run_race(family: Family, to: SocketAddr, line: &StartLine) -> Vec<String> {
         let socket = |client: &IpAddr| {
             let socket = UdpSocket::bind((*client, 0)).unwrap();
             socket.connect(to).unwrap();
-            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket.set_read_timeout(Some(REPEAT_AFTER)).unwrap();
             socket
         };
         let sockets: Vec<UdpSocket> = heat.iter().map(socket).collect();
@@ -178,12 +197,7 @@ fn run_race(family: Family, to: SocketAddr, line: &StartLine) -> Vec<String> {
             line.go();
             socket.send(b"?").unwrap();
         }
-        for socket in &sockets {
-            let mut answer = [0; 64];
-            let count = socket.recv(&mut answer).unwrap();
-            let text = std::str::from_utf8(&answer[..count]).unwrap();
-            answers.push(text.split(' ').next().unwrap().to_owned());
-        }
+        answers.extend(sockets.iter().map(answer));
     }
     answers
 }
@@ -205,6 +219,7 @@ fn two_first_packets_of_a_client_at_the_same_moment_reach_one_endpoint() {
             let other = scope.spawn(race);
             (race(), other.join().unwrap())
         });
+        println!("EXP {}", node.output("conntrack", &["-S"]));
         let split = one.iter().zip(&other).filter(|(one, other)| one != other).count();
         assert_eq!(split, 0, "of {RACERS} clients, {family:?}");
         for endpoint in ["a1", "a2", "b1", "b2"] {
@@ -263,31 +278,5 @@ fn a_client_stays_while_the_tables_outgrow_their_room() {
         let to = SocketAddr::new(one_of_many(n), SERVICE_PORT);
         let outcome = node.ask(Place::of(Host::A2), to, Transport::Tcp);
         assert_eq!(outcome.by(), Some("a1"), "{to}: {outcome}");
-    }
-}
-
-#[test]
-fn experiment_dead() {
-    let service = |e: &str| Service::new("affine", 1).affinity(600).endpoints(e);
-    let cluster = Cluster::start().unwrap();
-    let node = Node::started(&cluster, Backend::Nftables, &[service("a1")]);
-    node.output("ip", &["route", "add", RACERS_NETWORK, "via", "192.168.60.2"]);
-    let local = ["route", "add", "local", RACERS_NETWORK, "dev", "lo"];
-    let ended = cluster.on(Host::Outside, || run(std::process::Command::new("ip").args(local)));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    for family in Family::ALL {
-        for e in ["a1", "a2 b1 b2", "a1", "a2 b1 b2", "a1"] {
-            node.apply(&service(e));
-            node.settle();
-            let to = SocketAddr::new(service("").cluster_ip(family), SERVICE_PORT);
-            let line = StartLine::default();
-            let race = || cluster.on(Host::Outside, || run_race(family, to, &line));
-            let (one, other) = std::thread::scope(|scope| {
-                let other = scope.spawn(race);
-                (race(), other.join().unwrap())
-            });
-            let split = one.iter().zip(&other).filter(|(one, other)| one != other).count();
-            println!("EXP {family:?} {e}: {split}");
-        }
     }
 }

@@ -63,8 +63,8 @@ fn independent_programs_print_everything_of_ours(backend: Backend) {
     }
 }
 
-/// Old releases of nft print a map from concatenated IPv6 keys in a form that they do not read, so
-/// here affinity is IPv4's.
+/// Old releases of nft have too few registers for IPv6 affinity when they read it, though the kernel
+/// has enough: so here affinity is IPv4's.
 #[test]
 fn nft_reads_back_what_it_lists_of_ours() {
     let mut services = every_kind();
