@@ -16,6 +16,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use telaio_api::global::anonymous_id;
+use telaio_model::hash::StableHash;
 use telaio_model::{
     Endpoint, EndpointPort, EndpointRef, EndpointSlice, Families, IpFamily, Kind, LocalEndpoint,
     LocalEndpointPort, LocalService, LocalServicePort, Node, Override, OverrideAction,
@@ -363,9 +364,13 @@ fn local_endpoints(
             None => _ = endpoints.insert(id, fresh),
             Some(true) => {}
             Some(false) => {
-                let id = anonymous();
+                let mut id = anonymous();
+                // Two that differ only in what their names do not tell.
+                while endpoints.contains_key(&id) {
+                    id = StableHash::new().text(&id).hex().into();
+                }
                 let key = EndpointRef { service: state.key.clone(), id: id.clone() };
-                endpoints.entry(id).or_insert(LocalEndpoint { key, ..fresh });
+                endpoints.insert(id, LocalEndpoint { key, ..fresh });
             }
         }
     }

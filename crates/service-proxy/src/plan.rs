@@ -56,7 +56,7 @@ pub struct Destination {
     pub port: u16,
     /// Its share, at least 1.
     pub weight: u16,
-    /// It runs on this node.
+    /// It runs on this node, or may.
     pub local: bool,
 }
 
@@ -261,13 +261,12 @@ fn frontends(entry: &ServiceEndpoints, port: &LocalServicePort, family: IpFamily
         let ips = ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family);
         ips.map(|ip| Frontend { place: place(ip), port: port.port }).collect::<Vec<_>>()
     };
-    let cluster = of_family(&service.cluster_ips, Place::ClusterIp);
-    // A node port has no address to tell its family by: the cluster addresses do.
-    let node_port = port
-        .node_port
-        .filter(|_| !cluster.is_empty())
-        .map(|port| Frontend { place: Place::NodePort, port });
-    let mut all = cluster;
+    let mut all = of_family(&service.cluster_ips, Place::ClusterIp);
+    // The cluster addresses say which families a service has.
+    if all.is_empty() {
+        return all;
+    }
+    let node_port = port.node_port.map(|port| Frontend { place: Place::NodePort, port });
     all.extend(of_family(&service.external_ips, Place::ExternalIp));
     all.extend(of_family(&service.load_balancer_ips, Place::LoadBalancerIp));
     all.extend(node_port);
@@ -297,7 +296,8 @@ fn destinations(
             address,
             port,
             weight: endpoint.weight.max(1),
-            local: endpoint.local,
+            // One that names no node may be here.
+            local: endpoint.local || endpoint.node.is_none(),
         }));
     }
     found.sort_unstable();

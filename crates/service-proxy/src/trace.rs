@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use telaio_model::Protocol;
 
 /// The first packet of a connection.
@@ -56,12 +56,21 @@ pub enum Verdict {
     None,
 }
 
+fn as_sorted_texts<S: Serializer>(
+    endpoints: &BTreeSet<SocketAddr>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let texts: BTreeSet<String> = endpoints.iter().map(ToString::to_string).collect();
+    serializer.collect_seq(texts)
+}
+
 /// The tracer's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Trace {
     /// What becomes of it.
     pub verdict: Verdict,
-    /// Where it can land.
+    /// Where it can land; for programs, in the order of the texts.
+    #[serde(serialize_with = "as_sorted_texts")]
     pub endpoints: BTreeSet<SocketAddr>,
     /// It gets the node's address as its source. With several endpoints: towards at least one.
     pub masquerade: bool,

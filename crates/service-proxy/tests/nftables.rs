@@ -218,7 +218,8 @@ fn services_come_change_and_go_and_leave_nothing() {
         let empty = reconciler.target_mut().read().unwrap();
         let mut apply = |wanted: &mut Desired, key: &ObjectKey, now: Option<ServiceEndpoints>| {
             wanted.set_service(key, now);
-            let parts = [Part::Service(key.clone()), Part::Shared];
+            let mut parts = Part::of_service(key).to_vec();
+            parts.push(Part::Shared);
             reconciler.reconcile_part(&parts, wanted).unwrap();
         };
         for service in &all {

@@ -215,7 +215,7 @@ impl NftablesSyncer {
     }
 
     fn changed_parts(&self) -> Vec<Part> {
-        let services = self.unapplied.keys().cloned().map(Part::Service);
+        let services = self.unapplied.keys().flat_map(Part::of_service);
         services.chain(self.unapplied_shared.then_some(Part::Shared)).collect()
     }
 

@@ -27,11 +27,28 @@ pub use shared::compile_shared;
 pub(super) use shared::every_kind_of_chain;
 pub use way::{Choice, Pick, Target, Way, ready_ways};
 
+/// How strong a claim is: where two services want the same place the lower rank has it, and within a
+/// rank the first by name. So nobody's external address takes another's cluster address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// To a cluster address, and what goes with it.
+    Cluster,
+    /// To an external address.
+    External,
+    /// To a load balancer's address or a node port.
+    LoadBalancer,
+}
+
+impl Rank {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Cluster, Self::External, Self::LoadBalancer];
+}
+
 /// A service, compiled.
 #[derive(Debug, Clone, Default)]
 pub struct CompiledService {
-    /// What it claims, each key once.
-    pub items: Vec<(Key, Item)>,
+    /// What it claims at each rank, each key once.
+    pub items: [Vec<(Key, Item)>; Rank::ALL.len()],
     /// The ways that it uses, by family, each once.
     pub ways: Vec<(IpFamily, Way)>,
 }
@@ -75,27 +92,29 @@ impl<'a> PortCompiler<'a> {
                 port: frontend.port,
             };
             match frontend.place {
-                plan::Place::ClusterIp(ip) => self.claim(Key::ClusterIp(ip), Item::Present),
-                plan::Place::LoadBalancerIp(ip) => self.firewall(key, ip),
+                plan::Place::ClusterIp(ip) => {
+                    self.claim(Rank::Cluster, Key::ClusterIp(ip), Item::Present);
+                }
                 plan::Place::NodePort => self.localhost(key),
-                plan::Place::ExternalIp(_) => {}
+                plan::Place::LoadBalancerIp(_) | plan::Place::ExternalIp(_) => {}
             }
-            self.frontend(key, frontend.place.is_external());
+            self.frontend(key, frontend.place);
         }
         for set in [EndpointSet::Cluster, EndpointSet::Local] {
             if self.port.uses(set) {
                 let local = self.port.set(set).iter().filter(|endpoint| endpoint.local);
                 for ip in local.map(|endpoint| endpoint.address).collect::<Vec<_>>() {
-                    self.claim(Key::Hairpin(ip), Item::Present);
+                    self.claim(Rank::Cluster, Key::Hairpin(ip), Item::Present);
                 }
             }
         }
     }
 
-    fn claim(&mut self, key: Key, item: Item) {
+    fn claim(&mut self, rank: Rank, key: Key, item: Item) {
         // Of two ports that want the same the first has it: an API server never lets that happen.
-        if self.out.items.iter().all(|(other, _)| *other != key) {
-            self.out.items.push((key, item));
+        let items = &mut self.out.items[rank as usize];
+        if items.iter().all(|(other, _)| *other != key) {
+            items.push((key, item));
         }
     }
 
@@ -103,13 +122,14 @@ impl<'a> PortCompiler<'a> {
         let serves = matches!(self.port.external, Answer::Serve(_))
             || matches!(self.port.external_from_node, Some(Answer::Serve(_)));
         if self.config.localhost_node_ports && key.protocol == Protocol::Tcp && serves {
-            self.claim(Key::LocalhostNodePort(key.family, key.port), Item::Present);
+            let key = Key::LocalhostNodePort(key.family, key.port);
+            self.claim(Rank::LoadBalancer, key, Item::Present);
         }
     }
 
-    /// Limits who may use a load balancer's address.
-    fn firewall(&mut self, key: FrontendKey, address: IpAddr) {
-        let Some(ranges) = &self.port.source_ranges else { return };
+    /// The chain that knows who may use a load balancer's address, if not everybody may.
+    fn firewall(&mut self, address: IpAddr) -> Option<Arc<str>> {
+        let ranges = self.port.source_ranges.as_ref()?;
         let mut allowed = ranges.clone();
         // Some load balancers lay their address on the node. Then the node's own traffic to it comes
         // back with that address as its source; whoever allows the node means that, too.
@@ -128,11 +148,13 @@ impl<'a> PortCompiler<'a> {
         let name: Arc<str> = format!("sources-{}", hash.hex()).into();
         let chain = ChainItem { chain: Chain::regular(&*name), rules: Some(rules) };
         // Services with the same sources share the chain.
-        self.claim(Key::Chain(self.family, name.clone()), Item::Chain(Arc::new(chain)));
-        self.claim(Key::Firewall(key), Item::Firewall(name));
+        let key = Key::Chain(self.family, name.clone());
+        self.claim(Rank::LoadBalancer, key, Item::Chain(Arc::new(chain)));
+        Some(name)
     }
 
-    fn frontend(&mut self, key: FrontendKey, external: bool) {
+    fn frontend(&mut self, key: FrontendKey, place: plan::Place) {
+        let external = place.is_external();
         let service = &self.port.name.service;
         let owner = StableHash::new().text(&service.namespace).text(&service.name).finish();
         let mut item = FrontendItem { owner: Owner(owner), ..FrontendItem::default() };
@@ -157,7 +179,16 @@ impl<'a> PortCompiler<'a> {
         item.lasting.sort_unstable();
         item.live.sort_unstable();
         self.lead(way);
-        self.claim(Key::Frontend(key), Item::Frontend(Arc::new(item)));
+        let rank = match place {
+            plan::Place::ClusterIp(_) => Rank::Cluster,
+            plan::Place::ExternalIp(_) => Rank::External,
+            plan::Place::LoadBalancerIp(address) => {
+                item.sources = self.firewall(address);
+                Rank::LoadBalancer
+            }
+            plan::Place::NodePort => Rank::LoadBalancer,
+        };
+        self.claim(rank, Key::Frontend(key), Item::Frontend(Arc::new(item)));
     }
 
     fn lead(&mut self, way: (IpFamily, Way)) {

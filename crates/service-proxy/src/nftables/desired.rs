@@ -8,7 +8,7 @@ use telaio_model::{IpFamily, ObjectKey, ServiceEndpoints};
 use telaio_reconcile::target::compile_by_parts;
 use telaio_reconcile::{ApplyError, Change, Observed, PartialTarget, Target};
 
-use super::compile::{self, CompiledService, Item, Key, Way};
+use super::compile::{self, CompiledService, Item, Key, Rank, Way};
 use super::target::Kernel;
 use crate::config::{NodeFacts, ProxyConfig};
 use crate::options::LocalhostPorts;
@@ -18,9 +18,19 @@ use crate::options::LocalhostPorts;
 pub enum Part {
     /// The chains that services share, and those that the kernel begins with.
     Shared,
-    /// A service.
-    Service(ObjectKey),
+    /// What a service claims at one rank.
+    Service(Rank, ObjectKey),
 }
+
+impl Part {
+    /// The parts of a service.
+    pub fn of_service(key: &ObjectKey) -> [Self; Rank::ALL.len()] {
+        Rank::ALL.map(|rank| Self::Service(rank, key.clone()))
+    }
+}
+
+/// What a service claims at each rank.
+type Compiled = [Option<Vec<(Key, Item)>>; Rank::ALL.len()];
 
 /// A service, and the ways that it leads.
 #[derive(Debug)]
@@ -28,7 +38,16 @@ struct Entry {
     service: ServiceEndpoints,
     ways: Box<[(IpFamily, Way)]>,
     /// What was compiled to learn which ways it leads, until somebody takes it.
-    compiled: Mutex<Option<Vec<(Key, Item)>>>,
+    compiled: Mutex<Compiled>,
+}
+
+impl Entry {
+    fn has_more_than_cluster_ips(&self) -> bool {
+        let service = &self.service.service;
+        !service.external_ips.is_empty()
+            || !service.load_balancer_ips.is_empty()
+            || service.ports.iter().any(|port| port.node_port.is_some())
+    }
 }
 
 /// The ways that are in use, and their numbers.
@@ -114,7 +133,7 @@ impl Desired {
         if is_news {
             self.node = node;
             for entry in self.services.values() {
-                entry.compiled.lock().take();
+                *entry.compiled.lock() = Default::default();
             }
         }
         is_news
@@ -132,7 +151,7 @@ impl Desired {
                 for way in &ways {
                     changed |= self.ways.add(way);
                 }
-                (Some(Entry { service, ways, compiled: Mutex::new(Some(items)) }), changed)
+                (Some(Entry { service, ways, compiled: Mutex::new(items.map(Some)) }), changed)
             }
         };
         let before = match entry {
@@ -153,9 +172,11 @@ impl Desired {
     /// All of it, in order.
     pub fn items(&self) -> BTreeMap<Key, Item> {
         let mut items: BTreeMap<Key, Item> = self.compile(&Part::Shared).into_iter().collect();
-        for key in self.services.keys() {
-            for (key, item) in self.compile(&Part::Service(key.clone())) {
-                items.entry(key).or_insert(item);
+        for rank in Rank::ALL {
+            for key in self.services.keys() {
+                for (key, item) in self.compile(&Part::Service(rank, key.clone())) {
+                    items.entry(key).or_insert(item);
+                }
             }
         }
         items
@@ -171,10 +192,13 @@ impl Desired {
             )
             .into_iter()
             .collect(),
-            Part::Service(key) => match self.services.get(key) {
+            Part::Service(rank, key) => match self.services.get(key) {
                 Some(entry) => {
-                    let compiled = entry.compiled.lock().take();
-                    compiled.unwrap_or_else(|| self.compile_service(&entry.service).items)
+                    let compiled = entry.compiled.lock()[*rank as usize].take();
+                    compiled.unwrap_or_else(|| {
+                        let mut all = self.compile_service(&entry.service).items;
+                        std::mem::take(&mut all[*rank as usize])
+                    })
                 }
                 None => Vec::new(),
             },
@@ -204,7 +228,12 @@ impl PartialTarget for Kernel {
     type Part = Part;
 
     fn parts(&self, input: &Desired) -> Vec<Part> {
-        let services = input.services.keys().cloned().map(Part::Service);
+        let services = input.services.iter().flat_map(|(key, entry)| {
+            // Most services have cluster addresses only.
+            let ranks =
+                if entry.has_more_than_cluster_ips() { &Rank::ALL[..] } else { &Rank::ALL[..1] };
+            ranks.iter().map(|rank| Part::Service(*rank, key.clone()))
+        });
         [Part::Shared].into_iter().chain(services).collect()
     }
 

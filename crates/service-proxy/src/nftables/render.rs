@@ -79,9 +79,6 @@ fn elements_of(key: &Key, item: &Item, elements: &mut BTreeMap<Map, Vec<String>>
     let mut add = |map: Map, element: String| elements.entry(map).or_default().push(element);
     match (key, item) {
         (Key::Frontend(key), Item::Frontend(item)) => frontend(key, item, &mut add),
-        (Key::Firewall(key), Item::Firewall(chain)) => {
-            add(Map::Firewall, format!("{} : jump {chain}", service(key)));
-        }
         (Key::Way(_, number), Item::Way(verdict)) => {
             add(Map::Ways, format!("{number:#010x} : {}", verdict_text(verdict)));
         }
@@ -96,6 +93,9 @@ fn frontend(key: &FrontendKey, item: &FrontendItem, add: &mut dyn FnMut(Map, Str
     let (place, service) = (key.place(), service(key));
     if let Some(way) = item.way {
         add(place.services(), format!("{service} : {way:#010x}"));
+    }
+    if let Some(chain) = &item.sources {
+        add(Map::Firewall, format!("{service} : jump {chain}"));
     }
     for (slot, endpoint) in &item.slots {
         add(place.endpoints(), format!("{service} . {slot:#010x} : {}", socket(*endpoint)));

@@ -203,7 +203,7 @@ impl Kernel {
                 match entry {
                     ReadEntry::Present(key) => _ = items.insert(key, Item::Present),
                     ReadEntry::Firewall(key, chain) => {
-                        items.insert(Key::Firewall(key), Item::Firewall(chain));
+                        frontends.entry(key).or_default().sources = Some(chain);
                     }
                     ReadEntry::Way(number, verdict) => {
                         // A verdict that we never use is replaced by ours.

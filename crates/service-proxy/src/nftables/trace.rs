@@ -442,11 +442,8 @@ impl<'a> Run<'a> {
                 _ => None,
             },
             Map::Firewall => {
-                let key = Key::Firewall(reader.service(Place::Address)?);
-                match self.items.get(&key)? {
-                    Item::Firewall(chain) => Some(NftVerdict::Jump(chain.to_string())),
-                    _ => None,
-                }
+                let chain = self.frontend(&reader.service(Place::Address)?)?.sources.as_ref()?;
+                Some(NftVerdict::Jump(chain.to_string()))
             }
             _ => None,
         }

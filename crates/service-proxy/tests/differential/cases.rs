@@ -2,7 +2,6 @@
 
 use telaio_model::{
     Endpoint, EndpointSlice, IpMode, LoadBalancerIngress, Protocol, Service, ServiceType,
-    TrafficPolicy,
 };
 use telaio_service_proxy::config::{DetectLocal, NodePortAddresses};
 use telaio_service_proxy::trace::{Packet, Trace, Verdict};
@@ -48,18 +47,6 @@ fn an_endpoint_that_names_no_node_reaches_itself() {
 }
 
 #[test]
-fn a_pod_of_another_node_reaches_itself_by_our_node_port() {
-    let mut web = service("web", &["10.96.0.1"]);
-    web.service_type = ServiceType::NodePort;
-    web.external_traffic_policy = TrafficPolicy::Local;
-    web.ports = vec![port("", Protocol::Tcp, Some(30080))];
-    let there = endpoint(ip("10.244.2.11"), Some("node-b"));
-    let world = world(vec![web], vec![slice("web", &[""], vec![there])]);
-    // A pod by the detect-local mode: it may come to any endpoint, itself too.
-    as_expected(&world, &packet("10.244.2.11", "192.168.50.11:30080"));
-}
-
-#[test]
 fn addresses_of_a_family_without_a_cluster_address_are_left_alone() {
     let mut web = service("web", &["fd00:10:96::1"]);
     web.service_type = ServiceType::LoadBalancer;
@@ -74,19 +61,6 @@ fn addresses_of_a_family_without_a_cluster_address_are_left_alone() {
             assert_eq!(verdicts(&answers), [Verdict::None; 2], "{to}");
         }
     }
-}
-
-#[test]
-fn an_external_address_that_is_a_cluster_address_keeps_its_clients_addresses() {
-    let mut local = service("local", &["10.96.0.1"]);
-    local.service_type = ServiceType::LoadBalancer;
-    local.external_ips = vec![ip("10.96.0.2")];
-    local.external_traffic_policy = TrafficPolicy::Local;
-    let mut other = service("other", &["10.96.0.2"]);
-    other.ports[0].port = 443;
-    let here = endpoint(ip("10.244.1.11"), Some(NODE));
-    let world = world(vec![local, other], vec![slice("local", &[""], vec![here])]);
-    as_expected(&world, &packet("203.0.113.5", "10.96.0.2:80"));
 }
 
 #[test]

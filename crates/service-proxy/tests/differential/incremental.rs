@@ -133,7 +133,7 @@ impl<T: PartialTarget<Input = Desired, Part = Part>> Syncer<T> {
         } else {
             let shared = self.shared.then_some(Part::Shared);
             let parts: Vec<Part> =
-                self.unapplied.iter().cloned().map(Part::Service).chain(shared).collect();
+                self.unapplied.iter().flat_map(Part::of_service).chain(shared).collect();
             self.reconciler.reconcile_part(&parts, &self.desired)?;
         }
         (self.everything, self.shared) = (false, false);

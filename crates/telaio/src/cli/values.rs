@@ -61,7 +61,8 @@ pub(super) fn backend(text: &str) -> Result<String, String> {
 pub(super) fn interface(text: &str) -> Result<String, String> {
     /// The kernel's, without the zero at its end.
     const NAME_BYTES_MAX: usize = 15;
-    let is_usable = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b':';
+    // A plus at the end is a wildcard to iptables.
+    let is_usable = |byte: u8| byte.is_ascii_graphic() && !b"/:+*".contains(&byte);
     let is_plain = text.bytes().all(is_usable) && text != "." && text != "..";
     if text.is_empty() || text.len() > NAME_BYTES_MAX || !is_plain {
         return Err(format!(

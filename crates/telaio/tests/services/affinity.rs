@@ -175,7 +175,7 @@ fn answer(socket: &UdpSocket) -> String {
                 let text = std::str::from_utf8(&line[..count]).unwrap();
                 return text.split(' ').next().unwrap().to_owned();
             }
-            Err(error) => { println!("EXP lost {error} {:?}", socket.local_addr()); assert!(start.elapsed() < PATIENCE, "no answer: {error}") }
+            Err(error) => assert!(start.elapsed() < PATIENCE, "no answer: {error}"),
         }
         socket.send(b"?").unwrap();
     }
@@ -219,7 +219,6 @@ fn two_first_packets_of_a_client_at_the_same_moment_reach_one_endpoint() {
             let other = scope.spawn(race);
             (race(), other.join().unwrap())
         });
-        println!("EXP {}", node.output("conntrack", &["-S"]));
         let split = one.iter().zip(&other).filter(|(one, other)| one != other).count();
         assert_eq!(split, 0, "of {RACERS} clients, {family:?}");
         for endpoint in ["a1", "a2", "b1", "b2"] {

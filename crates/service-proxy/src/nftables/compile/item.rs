@@ -64,8 +64,6 @@ pub enum Key {
     Hairpin(IpAddr),
     /// A node port that is served on loopback.
     LocalhostNodePort(IpFamily, u16),
-    /// An address and port with limited sources.
-    Firewall(FrontendKey),
     /// An address and port where a service answers.
     Frontend(FrontendKey),
 }
@@ -78,7 +76,7 @@ impl Key {
                 *family
             }
             Self::ClusterIp(ip) | Self::Hairpin(ip) => IpFamily::of(*ip),
-            Self::Firewall(frontend) | Self::Frontend(frontend) => frontend.family,
+            Self::Frontend(frontend) => frontend.family,
         }
     }
 }
@@ -101,7 +99,6 @@ impl std::fmt::Display for Key {
             Self::LocalhostNodePort(family, port) => {
                 write!(f, "localhost node port {port} ({family})")
             }
-            Self::Firewall(key) => frontend(f, "source ranges of", key),
             Self::Frontend(key) => frontend(f, "service at", key),
         }
     }
@@ -134,6 +131,8 @@ impl Eq for Owner {}
 pub struct FrontendItem {
     /// Whose it is.
     pub owner: Owner,
+    /// The chain that knows who may use it, if not everybody may.
+    pub sources: Option<Arc<str>>,
     /// The number of its way; `None` if there is none, which we never want.
     pub way: Option<u32>,
     /// The endpoints in their slots, in order of slot.
@@ -153,8 +152,6 @@ pub enum Item {
     Chain(Arc<ChainItem>),
     /// Where a way leads.
     Way(Verdict),
-    /// The chain that knows the allowed sources.
-    Firewall(Arc<str>),
     /// Where an address and port leads.
     Frontend(Arc<FrontendItem>),
 }

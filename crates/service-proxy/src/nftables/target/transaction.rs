@@ -35,6 +35,7 @@ impl Growth {
                 let of = FrontendMaps::of(key);
                 let size = |len: usize| i64::try_from(len).unwrap_or(i64::MAX / 2) * sign;
                 maps[of.services as usize] += size(usize::from(item.way.is_some()));
+                maps[Map::Firewall as usize] += size(usize::from(item.sources.is_some()));
                 maps[of.endpoints as usize] += size(item.slots.len());
                 maps[of.lasting as usize] += size(item.lasting.len());
                 maps[of.live as usize] += size(item.live.len());
@@ -58,7 +59,6 @@ fn set_of(key: &Key) -> Option<Map> {
         Key::ClusterIp(_) => Some(Map::ClusterIps),
         Key::Hairpin(_) => Some(Map::Hairpin),
         Key::LocalhostNodePort(..) => Some(Map::LocalhostNodePorts),
-        Key::Firewall(_) => Some(Map::Firewall),
         Key::Way(..) => Some(Map::Ways),
         Key::Chain(..) | Key::Frontend(_) => None,
     }
@@ -187,11 +187,6 @@ impl TransactionWriter {
                 };
                 self.frontend(key, item, other, add);
             }
-            (Key::Firewall(key), Item::Firewall(chain)) => {
-                let verdict = Verdict::Jump(chain.to_string());
-                self.put_service_key(key);
-                self.put(key.family, Map::Firewall, ElementData::Verdict(&verdict), add);
-            }
             (Key::Way(family, number), Item::Way(verdict)) => {
                 self.key.clear();
                 self.key.extend_from_slice(&number.to_ne_bytes());
@@ -232,6 +227,12 @@ impl TransactionWriter {
             && other.and_then(|other| other.way) != Some(way)
         {
             self.put(key.family, maps.services, ElementData::Value(&way.to_ne_bytes()), add);
+        }
+        if let Some(chain) = &item.sources
+            && other.and_then(|other| other.sources.as_ref()) != Some(chain)
+        {
+            let verdict = Verdict::Jump(chain.to_string());
+            self.put(key.family, Map::Firewall, ElementData::Verdict(&verdict), add);
         }
         let mut value = Vec::with_capacity(20);
         let others = other.map_or(&[] as &[_], |other| &other.slots);
@@ -338,8 +339,8 @@ impl Stage {
     fn of(change: &Change<Key, Item>) -> Self {
         let goes = change.new_item().is_none();
         match change.key() {
-            Key::Chain(..) | Key::Way(..) | Key::Firewall(_) if goes => Self::End,
-            Key::Chain(..) | Key::Way(..) | Key::Firewall(_) => Self::Begin,
+            Key::Chain(..) | Key::Way(..) if goes => Self::End,
+            Key::Chain(..) | Key::Way(..) => Self::Begin,
             Key::ClusterIp(_) if goes => Self::AddressesGo,
             Key::Frontend(_) => Self::Services,
             Key::ClusterIp(_) | Key::Hairpin(_) | Key::LocalhostNodePort(..) => Self::AddressesCome,
@@ -360,7 +361,7 @@ fn owner(change: &Change<Key, Item>) -> u64 {
 fn item_bytes(item: &Item) -> usize {
     match item {
         Item::Present => 40,
-        Item::Firewall(_) | Item::Way(_) => 100,
+        Item::Way(_) => 100,
         Item::Chain(chain) => 400 + 800 * chain.rules.as_ref().map_or(0, Vec::len),
         Item::Frontend(item) => {
             100 + 80 * item.slots.len() + 60 * (item.lasting.len() + item.live.len())
