@@ -182,12 +182,14 @@ impl<'a> PortCompiler<'a> {
         let rank = match place {
             plan::Place::ClusterIp(_) => Rank::Cluster,
             plan::Place::ExternalIp(_) => Rank::External,
-            plan::Place::LoadBalancerIp(address) => {
-                item.sources = self.firewall(address);
-                Rank::LoadBalancer
-            }
-            plan::Place::NodePort => Rank::LoadBalancer,
+            plan::Place::LoadBalancerIp(_) | plan::Place::NodePort => Rank::LoadBalancer,
         };
+        // An address that a load balancer gave is limited, whatever else it is.
+        let given = key.address.filter(|ip| {
+            let by_balancer = plan::Place::LoadBalancerIp(*ip);
+            self.port.frontends.iter().any(|frontend| frontend.place == by_balancer)
+        });
+        item.sources = given.and_then(|address| self.firewall(address));
         self.claim(rank, Key::Frontend(key), Item::Frontend(Arc::new(item)));
     }
 

@@ -234,7 +234,8 @@ fn a_restart_keeps_what_is_right() {
 #[test]
 fn of_two_that_claim_an_address_the_same_wins_whoever_comes_first() {
     let owner = web().remote([10, 244, 2, 1]).build();
-    let thief = Fixture::new("aaa").with(|it| it.external_ips = vec![[10, 96, 0, 1].into()]);
+    let thief = Fixture::new("aaa").cluster_ip([10, 96, 0, 99]);
+    let thief = thief.with(|it| it.external_ips = vec![[10, 96, 0, 1].into()]);
     let thief = thief.remote([10, 244, 6, 6]).build();
     for order in [[&owner, &thief], [&thief, &owner]] {
         let mut bench = Bench::new(Limits::NFT);
