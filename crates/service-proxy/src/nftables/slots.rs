@@ -12,12 +12,8 @@ use crate::plan::Destination;
 /// How many slots shares are expressed in, where they have no small common measure.
 const WEIGHT_SLOTS_MAX: usize = 1024;
 /// The slots of a hashed service. Always the same number, for with another one every client would
-/// have another slot.
-const HASH_SLOTS: usize = 1024;
-/// Up to so many endpoints, that is: beyond, shares would be too uneven.
-const HASH_ENDPOINTS_MAX: usize = 256;
-/// The slots of a service with more endpoints than that.
-const HASH_SLOTS_MANY: usize = 4096;
+/// have another slot. With more than a few hundred endpoints shares become uneven.
+const HASH_SLOTS: usize = 2048;
 
 /// An endpoint of each slot, as often as its weight says, in an order in which no endpoint comes
 /// twice in a row if that can be avoided: also right for taking turns. Exact where the weights have a
@@ -60,7 +56,6 @@ fn gcd(a: u64, b: u64) -> u64 {
 /// An endpoint of each slot, by rendezvous: each slot goes to the endpoint that draws the best lot for
 /// it. When an endpoint leaves, only its own slots change hands.
 pub(super) fn by_rendezvous(endpoints: &[Destination]) -> Vec<&Destination> {
-    let count = if endpoints.len() <= HASH_ENDPOINTS_MAX { HASH_SLOTS } else { HASH_SLOTS_MANY };
     let ids: Vec<u64> = endpoints.iter().map(|it| identity(it.address, it.port)).collect();
     let draw = |slot: u64, i: usize| mix(ids[i] ^ slot);
     let same_weight = endpoints.windows(2).all(|pair| pair[0].weight == pair[1].weight);
@@ -72,7 +67,7 @@ pub(super) fn by_rendezvous(endpoints: &[Destination]) -> Vec<&Destination> {
         let lots = (0..endpoints.len()).map(|i| (i, lot(draw(slot, i), endpoints[i].weight)));
         lots.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(i, _)| i)
     };
-    (0..count).filter_map(winner).filter_map(|i| endpoints.get(i)).collect()
+    (0..HASH_SLOTS).filter_map(winner).filter_map(|i| endpoints.get(i)).collect()
 }
 
 /// The greatest of `weight` independent draws, without drawing them.

@@ -179,7 +179,9 @@ impl Services {
             tracing::debug!(%error, "cannot have connection tracking loaded");
         }
         // What another backend needed stays: connections that it made may need it, too.
-        for problem in kernel.add(&settings.sysctls.settings(kernel.cores())).problems {
+        // Loopback is opened only when the rules that guard it are there.
+        let guarded = SysctlConfig { route_localnet: false, ..settings.sysctls.clone() };
+        for problem in kernel.add(&guarded.settings(kernel.cores())).problems {
             tracing::warn!("{problem}");
         }
         for problem in kernel.forwarding_problems(&settings.config.families) {
@@ -201,6 +203,8 @@ impl Services {
             monitor: Arc::clone(monitor),
             successor,
             triggers: settings.triggers.clone(),
+            sysctls: settings.sysctls.clone(),
+            state_dir: settings.state_dir.clone(),
             moving: Mutex::default(),
         };
         Ok(Self { _sole: sole, settings, follower: Arc::new(follower) })
@@ -243,6 +247,8 @@ struct ServicesFollower {
     monitor: Arc<Monitor>,
     successor: Successor,
     triggers: Option<Arc<Triggers>>,
+    sysctls: SysctlConfig,
+    state_dir: PathBuf,
     moving: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -256,6 +262,12 @@ impl Follower for ServicesFollower {
         self.companions.programmed(what);
         for (family, latency) in self.triggers.iter().flat_map(|triggers| triggers.programmed()) {
             self.monitor.proxy().network_programmed(family, latency);
+        }
+        if what.first && self.sysctls.route_localnet {
+            let kernel = sysctls(&self.state_dir);
+            for problem in kernel.add(&self.sysctls.settings(kernel.cores())).problems {
+                tracing::warn!("{problem}");
+            }
         }
         let again = self.successor.takeover && what.kind == SyncKind::Full;
         if !what.first && !again {

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use telaio_testkit::netns::{Cluster, Family, Host, Place, Transport, outside_client};
 
 use crate::manifest::{SERVICE_PORT, Service, cluster_ip};
-use crate::node::{Backend, Node};
+use crate::node::{Backend, Node, comes_true};
 use crate::support::{Manifests, run, telaio};
 
 on_every_backend!(
@@ -232,8 +232,7 @@ fn iptables_has_no_source_hash_and_says_so() {
     for backend in [Backend::IptablesNft, Backend::IptablesLegacy] {
         let node = Node::started(&cluster, backend, std::slice::from_ref(&service));
         assert_eq!(shares(&node, Family::V4, 1, 60).len(), 2, "left to chance");
-        let log = node.log();
-        let told = log.lines().any(|line| line.contains("WARN") && line.contains("source-hash"));
-        assert!(told, "{log}");
+        let is_told = |line: &str| line.contains("WARN") && line.contains("source-hash");
+        assert!(comes_true(|| node.log().lines().any(is_told)), "{}", node.log());
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use telaio_testkit::netns::{Cluster, Family, Host, Place, Transport};
 
 use crate::manifest::{SERVICE_PORT, Service, cluster_ip};
-use crate::node::{Backend, Node, difference};
+use crate::node::{Backend, Node, comes_true, difference};
 use crate::support::run;
 
 /// Promised is one second; this is with room for a busy machine.
@@ -102,7 +102,8 @@ fn what_others_break_is_repaired_counted_and_told(backend: Backend) {
         node.wait_until("repair counted", || {
             node.metric("telaio_sync_drift_repairs_total") > repairs
         });
-        assert!(self::warnings(&node) > warnings, "{what}: nothing in the log\n{}", node.log());
+        let told = comes_true(|| self::warnings(&node) > warnings);
+        assert!(told, "{what}: nothing in the log\n{}", node.log());
         for family in Family::ALL {
             let to = SocketAddr::new(cluster_ip(family, 1), SERVICE_PORT);
             for from in [Host::A2, Host::NodeA, Host::Outside] {

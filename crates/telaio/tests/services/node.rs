@@ -416,3 +416,15 @@ fn fence_yaml(port: u16) -> String {
     }
     text
 }
+
+/// Whether something comes true: what an agent writes to its log reaches us a moment later.
+pub(crate) fn comes_true(wanted: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !wanted() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}

@@ -8,7 +8,7 @@ use std::process::Command;
 use telaio_testkit::netns::{Cluster, Family, Host, Place, Transport};
 
 use crate::manifest::{SERVICE_PORT, cluster_ip};
-use crate::node::{Backend, Node};
+use crate::node::{Backend, Node, comes_true};
 use crate::restart::{Witnesses, services};
 use crate::support::{run, telaio};
 
@@ -175,7 +175,7 @@ fn kube_proxy_s_rules_that_come_back_are_removed_again_with_a_warning(backend: B
         let left = lines_with(&node, &["KUBE", "kube-proxy"]);
         let left: Vec<_> = left.into_iter().filter(|line| !is_kubelet_s(line)).collect();
         assert_eq!(left, Vec::<String>::new());
-        assert_eq!(told(warned), times, "{}", node.log());
+        assert!(comes_true(|| told(warned) == times), "{}", node.log());
         for family in Family::ALL {
             let to = SocketAddr::new(cluster_ip(family, 1), SERVICE_PORT);
             for from in [Host::A2, Host::NodeA] {
