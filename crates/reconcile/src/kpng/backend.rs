@@ -17,11 +17,15 @@ pub trait Backend: Send {
     /// Its name, as after `--backend`.
     fn name(&self) -> &'static str;
 
-    /// The settings that it knows.
-    fn flags(&self) -> &'static [FlagSpec];
+    /// The settings that it knows; none, unless it says otherwise.
+    fn flags(&self) -> &'static [FlagSpec] {
+        &[]
+    }
 
     /// Takes its settings.
-    fn bind_flags(&mut self, values: &FlagValues) -> Result<(), FlagError>;
+    fn bind_flags(&mut self, _values: &FlagValues) -> Result<(), FlagError> {
+        Ok(())
+    }
 
     /// Checks that the machine has what it needs and prepares it, once.
     fn setup(&mut self) -> Result<(), SinkError>;

@@ -8,9 +8,7 @@ use parking_lot::Mutex;
 use telaio_model::{
     EndpointRef, IpFamily, LocalEndpoint, LocalService, Object, ObjectKey, ObjectRef,
 };
-use telaio_reconcile::kpng::{
-    Backend, Decoder, DecoderSink, FilterReset, FlagError, FlagSpec, FlagValues, Sink, SinkError,
-};
+use telaio_reconcile::kpng::{Backend, Decoder, DecoderSink, FilterReset, Sink, SinkError};
 use telaio_reconcile::{ApplyError, SyncHandle, SyncKind, SyncReport, Syncer, sync_loop};
 
 use crate::config::{DetectLocal, NodeFacts};
@@ -92,14 +90,6 @@ impl IptablesBackend {
 impl Backend for IptablesBackend {
     fn name(&self) -> &'static str {
         Self::NAME
-    }
-
-    fn flags(&self) -> &'static [FlagSpec] {
-        &[]
-    }
-
-    fn bind_flags(&mut self, _: &FlagValues) -> Result<(), FlagError> {
-        Ok(())
     }
 
     fn setup(&mut self) -> Result<(), SinkError> {

@@ -9,9 +9,7 @@ use std::time::Duration;
 use telaio_model::{Object, ObjectKey, ServiceEndpoints};
 use telaio_netlink::NetlinkError;
 use telaio_netlink::nftables::{Batch, Family, Nftables, Notice, Watcher};
-use telaio_reconcile::kpng::{
-    Backend, FilterReset, FlagError, FlagSpec, FlagValues, FullState, Inbox, Sink, SinkError,
-};
+use telaio_reconcile::kpng::{Backend, FilterReset, FullState, Inbox, Sink, SinkError};
 use telaio_reconcile::target::DriftReport;
 use telaio_reconcile::{
     ApplyError, PartReconciler, SyncHandle, SyncKind, SyncReport, Syncer, sync_loop,
@@ -66,14 +64,6 @@ impl NftablesBackend {
 impl Backend for NftablesBackend {
     fn name(&self) -> &'static str {
         Self::NAME
-    }
-
-    fn flags(&self) -> &'static [FlagSpec] {
-        &[]
-    }
-
-    fn bind_flags(&mut self, _: &FlagValues) -> Result<(), FlagError> {
-        Ok(())
     }
 
     fn setup(&mut self) -> Result<(), SinkError> {

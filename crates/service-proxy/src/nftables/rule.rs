@@ -465,16 +465,7 @@ impl Words {
     pub fn is_marked(self, bit: u32) -> Rule {
         Rule::new(
             format!("meta mark & {bit:#010x} != 0x00000000"),
-            vec![
-                Expression::Meta { to: Reg(0), key: MetaKey::Mark },
-                Expression::Bitwise {
-                    from: Reg(0),
-                    to: Reg(0),
-                    mask: bit.to_ne_bytes().to_vec(),
-                    xor: vec![0; 4],
-                },
-                Expression::Compare { from: Reg(0), op: CompareOp::NotEqual, value: vec![0; 4] },
-            ],
+            any_of(Expression::Meta { to: Reg(0), key: MetaKey::Mark }, bit, CompareOp::NotEqual),
         )
     }
 
@@ -504,17 +495,13 @@ impl Words {
     /// answer itself directly.
     pub fn masquerade_hairpin(self) -> Rule {
         let name = self.name();
-        Rule::new(
-            format!("ct status dnat {name} saddr . {name} daddr @{}", Map::Hairpin.name()),
+        let is_dnat = Rule::new(
+            "ct status dnat",
+            any_of(Expression::ConntrackStatus { to: Reg(0) }, STATUS_DNAT, CompareOp::NotEqual),
+        );
+        let to_itself = Rule::new(
+            format!("{name} saddr . {name} daddr @{}", Map::Hairpin.name()),
             vec![
-                Expression::ConntrackStatus { to: Reg(0) },
-                Expression::Bitwise {
-                    from: Reg(0),
-                    to: Reg(0),
-                    mask: STATUS_DNAT.to_ne_bytes().to_vec(),
-                    xor: vec![0; 4],
-                },
-                Expression::Compare { from: Reg(0), op: CompareOp::NotEqual, value: vec![0; 4] },
                 self.source(0),
                 self.destination(self.address_regs()),
                 Expression::InSet {
@@ -523,8 +510,8 @@ impl Words {
                     inverted: false,
                 },
             ],
-        )
-        .then(Self::masquerade())
+        );
+        is_dnat.then(to_itself).then(Self::masquerade())
     }
 
     /// Drops what strangers send to loopback, which they can where loopback addresses are routed.
@@ -532,16 +519,7 @@ impl Words {
         let known = STATUS_EXPECTED | STATUS_ANSWERED | STATUS_DNAT;
         let is_new = Rule::new(
             format!("ct status & {known:#x} == 0x0"),
-            vec![
-                Expression::ConntrackStatus { to: Reg(0) },
-                Expression::Bitwise {
-                    from: Reg(0),
-                    to: Reg(0),
-                    mask: known.to_ne_bytes().to_vec(),
-                    xor: vec![0; 4],
-                },
-                Expression::Compare { from: Reg(0), op: CompareOp::Equal, value: vec![0; 4] },
-            ],
+            any_of(Expression::ConntrackStatus { to: Reg(0) }, known, CompareOp::Equal),
         );
         self.to_net(loopback)
             .then(self.in_net("saddr", self.source(0), loopback, CompareOp::NotEqual))
@@ -693,6 +671,17 @@ impl Words {
 }
 
 const INTERFACE_NAME_LEN: usize = 16;
+
+/// Goes on if any of the bits of what `load` loads is set (not equal to zero), or none (equal).
+fn any_of(load: Expression, bits: u32, zero: CompareOp) -> Vec<Expression> {
+    let mask = Expression::Bitwise {
+        from: Reg(0),
+        to: Reg(0),
+        mask: bits.to_ne_bytes().to_vec(),
+        xor: vec![0; 4],
+    };
+    vec![load, mask, Expression::Compare { from: Reg(0), op: zero, value: vec![0; 4] }]
+}
 
 /// How nft writes a verdict.
 pub fn verdict_text(verdict: &Verdict) -> String {

@@ -10,9 +10,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use telaio_model::{ObjectKey, ServiceEndpoints};
-use telaio_reconcile::kpng::{
-    Backend, FilterReset, FlagError, FlagSpec, FlagValues, FullState, Inbox, Sink, SinkError,
-};
+use telaio_reconcile::kpng::{Backend, FilterReset, FullState, Inbox, Sink, SinkError};
 use telaio_reconcile::target::compile_by_parts;
 use telaio_reconcile::{
     ApplyError, Change, Observed, PartReconciler, PartialTarget, SyncHandle, SyncKind, SyncReport,
@@ -148,14 +146,6 @@ impl ViewBackend {
 impl Backend for ViewBackend {
     fn name(&self) -> &'static str {
         Self::NAME
-    }
-
-    fn flags(&self) -> &'static [FlagSpec] {
-        &[]
-    }
-
-    fn bind_flags(&mut self, _: &FlagValues) -> Result<(), FlagError> {
-        Ok(())
     }
 
     fn setup(&mut self) -> Result<(), SinkError> {
