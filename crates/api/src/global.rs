@@ -486,8 +486,8 @@ fn node(message: globalv1::Node) -> Result<Node, BadField> {
     let mut labels = labels(message.labels);
     // KPNG gives the zone apart; for us it is the label.
     let zone = message.topology.unwrap_or_default().zone;
-    if !zone.is_empty() {
-        labels.entry(telaio_model::node::LABEL_ZONE.into()).or_insert_with(|| zone.into());
+    if !zone.is_empty() && !labels.contains_key(telaio_model::node::LABEL_ZONE) {
+        labels.insert(telaio_model::node::LABEL_ZONE.into(), zone.into());
     }
     let address = |address: globalv1::NodeAddress| {
         Ok(NodeAddress {

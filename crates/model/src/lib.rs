@@ -24,6 +24,7 @@ pub mod error;
 pub mod hash;
 pub mod ingress;
 pub mod ip;
+pub mod labels;
 pub mod local;
 pub mod meta;
 pub mod node;
@@ -40,11 +41,12 @@ pub use ingress::{
     Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressTls, PathType, PortRef,
 };
 pub use ip::IpFamily;
+pub use labels::Labels;
 pub use local::{
     EndpointRef, Families, LocalEndpoint, LocalEndpointPort, LocalService, LocalServicePort, Op,
     Scopes, ServiceEndpoints,
 };
-pub use meta::{LabelSelector, Labels, Meta, ObjectKey, SelectorOperator, SelectorRequirement};
+pub use meta::{LabelSelector, Meta, ObjectKey, SelectorOperator, SelectorRequirement};
 pub use node::{Node, NodeAddress, Taint};
 pub use object::{Batch, Kind, Object, ObjectChange, ObjectRef};
 pub use overrides::{Override, OverrideAction, OverrideTarget};

@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::endpoints::Conditions;
 use crate::ip::IpFamily;
-use crate::meta::{Labels, ObjectKey};
+use crate::labels::Labels;
+use crate::meta::ObjectKey;
 use crate::object::{Object, ObjectRef};
 use crate::service::{ClientIpAffinity, Protocol, ServiceType};
 
@@ -251,13 +252,14 @@ impl LocalEndpoint {
 }
 
 /// A service with its endpoints: the unit that a full-state backend gets, and that changes together.
+/// Clones share both.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceEndpoints {
     /// The service.
     #[serde(flatten)]
     pub service: Arc<LocalService>,
     /// Its endpoints, ordered by name.
-    pub endpoints: Vec<Arc<LocalEndpoint>>,
+    pub endpoints: Arc<Vec<Arc<LocalEndpoint>>>,
 }
 
 /// One step of a node view's change. Steps between two [`Op::Sync`]s belong together.

@@ -1,16 +1,15 @@
 //! Names, labels and selectors: what every object has.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Labels or annotations, ordered.
-pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
+use crate::labels::Labels;
 
 /// The name of an object within its kind. Cluster-wide kinds have an empty namespace.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ObjectKey {
     /// The namespace, empty for cluster-wide kinds.
     #[serde(default, skip_serializing_if = "str_is_empty")]
@@ -43,6 +42,23 @@ impl ObjectKey {
     }
 }
 
+/// By namespace, then by name. By hand, because maps of objects compare little else: most objects that
+/// meet share the text of their namespace, which then need not be read.
+impl Ord for ObjectKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let same_text = Arc::ptr_eq(&self.namespace, &other.namespace);
+        let namespaces =
+            if same_text { Ordering::Equal } else { self.namespace.cmp(&other.namespace) };
+        namespaces.then_with(|| self.name.cmp(&other.name))
+    }
+}
+
+impl PartialOrd for ObjectKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.namespace.is_empty() {
@@ -62,10 +78,10 @@ pub struct Meta {
     #[serde(flatten)]
     pub key: ObjectKey,
     /// Labels.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
     /// Annotations.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub annotations: Labels,
     /// Seconds since 1970 at which the object was made; decides between conflicting objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -109,7 +125,7 @@ pub struct SelectorRequirement {
 #[serde(rename_all = "camelCase")]
 pub struct LabelSelector {
     /// Labels that must have exactly these values.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub match_labels: Labels,
     /// Further conditions, all of which must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

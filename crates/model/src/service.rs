@@ -7,7 +7,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::meta::{Labels, Meta};
+use crate::labels::Labels;
+use crate::meta::Meta;
 
 /// The label that gives a service to another proxy.
 pub const LABEL_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";

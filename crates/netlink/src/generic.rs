@@ -15,6 +15,7 @@
 //! # }
 //! ```
 
+use crate::batch::{Failure, RECEIVE_BUFFER_BYTES};
 use crate::error::NetlinkError;
 use crate::socket::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, Protocol, Socket};
 use crate::wire::{Attributes, Writer};
@@ -40,6 +41,7 @@ impl GenericSocket {
     /// Opens one. `None` if the kernel does not have this family.
     pub fn open(name: &str, version: u8) -> Result<Option<Self>, NetlinkError> {
         let socket = Socket::open(Protocol::Generic)?;
+        socket.set_receive_buffer(RECEIVE_BUFFER_BYTES)?;
         let mut control = Self { socket, family: CONTROL, version: CONTROL_VERSION };
         let doing = "looking for a family of generic netlink";
         let mut found = None;
@@ -70,6 +72,23 @@ impl GenericSocket {
     ) -> Result<(), NetlinkError> {
         let sequence = self.send(command, NLM_F_ACK, doing, fill)?;
         self.socket.acknowledge(sequence, sequence, doing)
+    }
+
+    /// Has a command carried out for each of `items`, many at a time; those that were refused. `number`
+    /// tells an item's command, `fill` writes its attributes.
+    pub fn commands<T>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+        doing: &'static str,
+        number: impl Fn(&T) -> u8,
+        fill: impl Fn(&mut Writer, &T),
+    ) -> Result<Vec<Failure>, NetlinkError> {
+        let (family, version) = (self.family, self.version);
+        self.socket.carry_out(items, doing, |request, flags, sequence, item| {
+            request.begin(family, flags, sequence, &header(number(&item), version));
+            fill(request, &item);
+            request.end();
+        })
     }
 
     /// Asks for one thing, and gives the attributes of the answer to `each`.
@@ -122,13 +141,17 @@ impl GenericSocket {
     ) -> Result<u32, NetlinkError> {
         let sequence = self.socket.next_sequence();
         let mut request = Writer::new();
-        let header: [u8; HEADER_LEN] = [command, self.version, 0, 0];
+        let header = header(command, self.version);
         request.begin(self.family, NLM_F_REQUEST | flags, sequence, &header);
         fill(&mut request);
         request.end();
         self.socket.send(request.finish()?, doing)?;
         Ok(sequence)
     }
+}
+
+fn header(command: u8, version: u8) -> [u8; HEADER_LEN] {
+    [command, version, 0, 0]
 }
 
 #[cfg(test)]

@@ -1,227 +1,226 @@
 //! IPVS: the kernel's own load balancer.
 //!
-//! A virtual service is known by its [`Frontend`]. There is no way here to remove all of them at once:
-//! who removes one names it, and so leaves those of others alone.
+//! A [`VirtualServer`] is known by its [`Frontend`] and sends what comes there to its [`RealServer`]s. Changes
+//! are [`Command`]s, one at a time or many at once; [`Ipvs::snapshot`] reads everything back cheaply.
+//!
+//! What always holds:
+//! - There is no way here to remove all services at once: who removes one names it, and so leaves those of
+//!   others alone.
+//! - Of many commands, one that is refused keeps no other from being carried out.
+//! - What is read equals what was written.
 //!
 //! ```no_run
-//! use telaio_netlink::ipvs::Ipvs;
+//! use telaio_netlink::ipvs::{Command, Forwarding, Frontend, Ipvs, RealServer, VirtualServer};
 //!
 //! # fn main() -> Result<(), telaio_netlink::NetlinkError> {
+//! # let (here, there) = ("10.96.0.1:80".parse().unwrap(), "10.244.0.7:8080".parse().unwrap());
 //! let Some(mut ipvs) = Ipvs::open()? else { return Ok(()) };
-//! for frontend in ipvs.frontends()? {
-//!     println!("{frontend:?}");
+//! let frontend = Frontend::Address { protocol: 6, at: here };
+//! let server = RealServer { address: there, weight: 1, method: Forwarding::Nat };
+//! let refused = ipvs.apply(&[
+//!     Command::Add(VirtualServer::new(frontend, "rr")),
+//!     Command::AddServer(frontend, server),
+//! ])?;
+//! for failure in refused {
+//!     eprintln!("{failure}");
 //! }
 //! # Ok(())
 //! # }
 //! ```
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+mod command;
+mod message;
+mod proc;
+mod server;
 
+use std::net::SocketAddr;
+
+pub use command::Command;
+pub use server::{
+    FLAG_HASHED, FLAG_ONE_PACKET, FLAG_PERSISTENT, FLAG_SCHEDULER_1, FLAG_SCHEDULER_2,
+    FLAG_SCHEDULER_3, Forwarding, Frontend, Info, RealServer, RealServerLoad, RealServerState,
+    Snapshot, Stats, Timeouts, VirtualServer, VirtualServerState,
+};
+
+use crate::batch::Failure;
 use crate::error::NetlinkError;
 use crate::generic::GenericSocket;
-use crate::wire::{Attributes, Writer};
+use crate::wire::Attributes;
 
 const FAMILY_NAME: &str = "IPVS";
 const FAMILY_VERSION: u8 = 1;
-
-const NEW_SERVICE: u8 = 1;
-const DELETE_SERVICE: u8 = 3;
-const GET_SERVICE: u8 = 4;
-
-const ATTR_SERVICE: u16 = 1;
-const SERVICE_FAMILY: u16 = 1;
-const SERVICE_PROTOCOL: u16 = 2;
-const SERVICE_ADDRESS: u16 = 3;
-const SERVICE_PORT: u16 = 4;
-const SERVICE_MARK: u16 = 5;
-const SERVICE_SCHEDULER: u16 = 6;
-const SERVICE_FLAGS: u16 = 7;
-const SERVICE_TIMEOUT: u16 = 8;
-const SERVICE_NETMASK: u16 = 9;
-
-const V4: u16 = libc::AF_INET as u16;
-const V6: u16 = libc::AF_INET6 as u16;
-/// Addresses of both families take as much room.
-const ADDRESS_LEN: usize = 16;
-
-/// What a virtual service is known by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Frontend {
-    /// An address and a port.
-    Address {
-        /// The number of the protocol over IP.
-        protocol: u8,
-        /// Where packets go to.
-        at: SocketAddr,
-    },
-    /// A mark that a firewall sets on packets.
-    Mark {
-        /// Of IPv6 packets, not IPv4.
-        is_v6: bool,
-        /// The mark, never 0.
-        mark: u32,
-    },
-}
+/// How often a snapshot is begun anew because services came and went while it was read.
+const SNAPSHOT_TRIES_MAX: u32 = 3;
 
 /// A connection to the IPVS of the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Ipvs {
     socket: GenericSocket,
+    commands: u64,
 }
 
 impl Ipvs {
     /// Opens one; the kernel loads its module for that. `None` if it has none.
     pub fn open() -> Result<Option<Self>, NetlinkError> {
         let socket = GenericSocket::open(FAMILY_NAME, FAMILY_VERSION)?;
-        Ok(socket.map(|socket| Self { socket }))
+        Ok(socket.map(|socket| Self { socket, commands: 0 }))
+    }
+
+    /// How many commands this connection has sent. Reading is none.
+    pub fn commands(&self) -> u64 {
+        self.commands
+    }
+
+    /// What this kernel's IPVS is.
+    pub fn info(&mut self) -> Result<Info, NetlinkError> {
+        let doing = "asking for IPVS' version";
+        self.ask(message::GET_INFO, doing, message::info)
+    }
+
+    /// What all virtual services are known by.
+    pub fn frontends(&mut self) -> Result<Vec<Frontend>, NetlinkError> {
+        let services = self.services()?;
+        Ok(services.into_iter().map(|state| state.server.frontend).collect())
     }
 
     /// All virtual services.
-    pub fn frontends(&mut self) -> Result<Vec<Frontend>, NetlinkError> {
+    pub fn services(&mut self) -> Result<Vec<VirtualServerState>, NetlinkError> {
         let doing = "listing IPVS services";
         let mut found = Vec::new();
         let each = |attributes: Attributes<'_>| {
-            let service = attributes.nested(ATTR_SERVICE).and_then(frontend);
-            let what = "a service without its address";
-            found.push(service.ok_or(NetlinkError::Malformed { doing, what })?);
+            let what = "a service without some of its parts";
+            found
+                .push(message::service(attributes).ok_or(NetlinkError::Malformed { doing, what })?);
             Ok(())
         };
-        self.socket.list(GET_SERVICE, doing, |_| {}, each)?;
+        self.socket.list(message::GET_SERVICE, doing, |_| {}, each)?;
         Ok(found)
     }
 
+    /// The real servers of a virtual service; none if there is no such service.
+    pub fn servers(&mut self, of: &Frontend) -> Result<Vec<RealServerState>, NetlinkError> {
+        let doing = "listing the servers of an IPVS service";
+        let mut found = Vec::new();
+        let each = |attributes: Attributes<'_>| {
+            let what = "a server without some of its parts";
+            let server = message::server(attributes, of.is_v6());
+            found.push(server.ok_or(NetlinkError::Malformed { doing, what })?);
+            Ok(())
+        };
+        self.socket.list(message::GET_SERVER, doing, |it| message::put_named(it, of), each)?;
+        Ok(found)
+    }
+
+    /// All virtual services with their real servers, as of the calling thread's namespace, which has to be
+    /// the connection's.
+    ///
+    /// Asking for the servers of each of ten thousand services takes as many lists. The services are listed
+    /// once, and all their servers are in one file of `/proc`.
+    pub fn snapshot(&mut self) -> Result<Vec<Snapshot>, NetlinkError> {
+        for _ in 0..SNAPSHOT_TRIES_MAX {
+            let services = self.services()?;
+            let text = proc::read()?;
+            let listed = proc::parse(&text)?;
+            if let Some(found) = proc::join(services, listed) {
+                return Ok(found);
+            }
+        }
+        // Somebody is busy changing services, or a mark is one of IPv4 and of IPv6: one by one.
+        let services = self.services()?;
+        let each = |state: VirtualServerState| {
+            let servers = self.servers(&state.server.frontend)?;
+            let servers = servers.into_iter().map(|it| it.load).collect();
+            Ok(Snapshot { server: state.server, stats: state.stats, servers })
+        };
+        services.into_iter().map(each).collect()
+    }
+
+    /// Carries out one command.
+    pub fn run(&mut self, command: &Command) -> Result<(), NetlinkError> {
+        self.commands += 1;
+        self.socket.command(command.number(), command.doing(), |request| command.put(request))
+    }
+
+    /// Carries out many commands; those that were refused, in order. Removing what is not there counts as
+    /// done.
+    pub fn apply(&mut self, commands: &[Command]) -> Result<Vec<Failure>, NetlinkError> {
+        self.commands += commands.len() as u64;
+        let mut failures = self.socket.commands(
+            commands,
+            "changing IPVS",
+            |command| command.number(),
+            |request, command| command.put(request),
+        )?;
+        failures.retain(|failure| {
+            !commands.get(failure.index).is_some_and(|command| command.is_moot(&failure.error))
+        });
+        Ok(failures)
+    }
+
     /// Makes a virtual service, without any server yet.
-    pub fn add(&mut self, frontend: &Frontend, scheduler: &str) -> Result<(), NetlinkError> {
-        let doing = "adding an IPVS service";
-        self.socket.command(NEW_SERVICE, doing, |request| put_new(request, frontend, scheduler))
+    pub fn add(&mut self, server: &VirtualServer) -> Result<(), NetlinkError> {
+        self.run(&Command::Add(server.clone()))
+    }
+
+    /// Changes a virtual service that is there; connections stay.
+    pub fn edit(&mut self, server: &VirtualServer) -> Result<(), NetlinkError> {
+        self.run(&Command::Edit(server.clone()))
     }
 
     /// Removes a virtual service with its servers. `false` if it was gone already.
     pub fn delete(&mut self, frontend: &Frontend) -> Result<bool, NetlinkError> {
-        let doing = "deleting an IPVS service";
-        let deleted = self.socket.command(DELETE_SERVICE, doing, |request| {
-            let service = request.begin_nest(ATTR_SERVICE);
-            put_frontend(request, frontend);
-            request.end_nest(service);
-        });
-        match deleted {
+        self.remove(&Command::Delete(*frontend))
+    }
+
+    /// Gives a virtual service one more server.
+    pub fn add_server(&mut self, of: &Frontend, server: &RealServer) -> Result<(), NetlinkError> {
+        self.run(&Command::AddServer(*of, *server))
+    }
+
+    /// Changes the weight or the forwarding of a server that is there.
+    pub fn edit_server(&mut self, of: &Frontend, server: &RealServer) -> Result<(), NetlinkError> {
+        self.run(&Command::EditServer(*of, *server))
+    }
+
+    /// Takes a server from a virtual service. `false` if it was gone already.
+    pub fn delete_server(&mut self, of: &Frontend, at: SocketAddr) -> Result<bool, NetlinkError> {
+        self.remove(&Command::DeleteServer(*of, at))
+    }
+
+    fn remove(&mut self, command: &Command) -> Result<bool, NetlinkError> {
+        match self.run(command) {
             Ok(()) => Ok(true),
-            // IPVS' word for a service that is not there.
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(false),
+            Err(error) if command.is_moot(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }
-}
 
-fn put_new(request: &mut Writer, frontend: &Frontend, scheduler: &str) {
-    let service = request.begin_nest(ATTR_SERVICE);
-    put_frontend(request, frontend);
-    request.put_str(SERVICE_SCHEDULER, scheduler);
-    // The bits, then which of them to take over.
-    request.put(SERVICE_FLAGS, &[0; 8]);
-    request.put_ne32(SERVICE_TIMEOUT, 0);
-    // One client is one address: all bits of IPv4, the length of the prefix of IPv6.
-    let netmask = if family(frontend) == V4 { u32::MAX } else { 128 };
-    request.put_ne32(SERVICE_NETMASK, netmask);
-    request.end_nest(service);
-}
-
-fn put_frontend(request: &mut Writer, frontend: &Frontend) {
-    request.put_ne16(SERVICE_FAMILY, family(frontend));
-    match frontend {
-        Frontend::Address { protocol, at } => {
-            request.put_ne16(SERVICE_PROTOCOL, u16::from(*protocol));
-            request.put(SERVICE_ADDRESS, &address_bytes(at.ip()));
-            request.put_be16(SERVICE_PORT, at.port());
-        }
-        Frontend::Mark { mark, .. } => request.put_ne32(SERVICE_MARK, *mark),
-    }
-}
-
-fn family(frontend: &Frontend) -> u16 {
-    let is_v6 = match frontend {
-        Frontend::Address { at, .. } => at.is_ipv6(),
-        Frontend::Mark { is_v6, .. } => *is_v6,
-    };
-    if is_v6 { V6 } else { V4 }
-}
-
-fn address_bytes(ip: IpAddr) -> [u8; ADDRESS_LEN] {
-    match ip {
-        IpAddr::V4(ip) => {
-            let mut bytes = [0; ADDRESS_LEN];
-            bytes[..4].copy_from_slice(&ip.octets());
-            bytes
-        }
-        IpAddr::V6(ip) => ip.octets(),
-    }
-}
-
-fn frontend(service: Attributes<'_>) -> Option<Frontend> {
-    let family = service.ne16(SERVICE_FAMILY)?;
-    if let Some(mark) = service.ne32(SERVICE_MARK) {
-        return Some(Frontend::Mark { is_v6: family == V6, mark });
-    }
-    let bytes = service.get(SERVICE_ADDRESS)?;
-    let ip = match family {
-        V4 => IpAddr::from(Ipv4Addr::from(<[u8; 4]>::try_from(bytes.get(..4)?).ok()?)),
-        V6 => IpAddr::from(Ipv6Addr::from(<[u8; 16]>::try_from(bytes.get(..16)?).ok()?)),
-        _ => return None,
-    };
-    let protocol = u8::try_from(service.ne16(SERVICE_PROTOCOL)?).ok()?;
-    Some(Frontend::Address { protocol, at: (ip, service.be16(SERVICE_PORT)?).into() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::Messages;
-
-    fn frontends() -> [Frontend; 4] {
-        [
-            Frontend::Address { protocol: 6, at: "192.0.2.1:80".parse().unwrap() },
-            Frontend::Address { protocol: 17, at: "[2001:db8::1]:53".parse().unwrap() },
-            Frontend::Mark { is_v6: false, mark: 7 },
-            Frontend::Mark { is_v6: true, mark: 8 },
-        ]
+    /// How long connections without packets are kept.
+    pub fn timeouts(&mut self) -> Result<Timeouts, NetlinkError> {
+        let doing = "asking for IPVS' time-outs";
+        self.ask(message::GET_CONFIG, doing, message::timeouts)
     }
 
-    #[test]
-    fn what_names_a_service_is_read_as_it_was_written() {
-        for expected in frontends() {
-            let mut request = Writer::new();
-            request.begin(30, 0, 1, &[NEW_SERVICE, 1, 0, 0]);
-            put_new(&mut request, &expected, "rr");
-            request.end();
-            let message = Messages(request.finish().unwrap()).next().unwrap();
-            let service = message.attributes(4).nested(ATTR_SERVICE).unwrap();
-            assert_eq!(frontend(service), Some(expected));
-            assert_eq!(service.str(SERVICE_SCHEDULER), Some("rr"));
-        }
+    /// Changes how long connections without packets are kept. A 0 leaves that one as it is.
+    pub fn set_timeouts(&mut self, timeouts: &Timeouts) -> Result<(), NetlinkError> {
+        let doing = "changing IPVS' time-outs";
+        self.commands += 1;
+        let fill = |request: &mut _| message::put_timeouts(request, timeouts);
+        self.socket.command(message::SET_CONFIG, doing, fill)
     }
 
-    #[test]
-    fn a_service_has_the_form_that_the_kernel_knows() {
-        let mut request = Writer::new();
-        request.begin(30, 0, 1, &[]);
-        put_frontend(&mut request, &frontends()[0]);
-        request.end();
-        let service = Messages(request.finish().unwrap()).next().unwrap().attributes(0);
-        let attributes: Vec<_> = service.into_iter().collect();
-        let address = [192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let expected: [(u16, &[u8]); 4] =
-            [(1, &2_u16.to_ne_bytes()), (2, &6_u16.to_ne_bytes()), (3, &address), (4, &[0, 80])];
-        assert_eq!(attributes, expected);
-    }
-
-    #[test]
-    fn half_a_service_is_none() {
-        let mut request = Writer::new();
-        request.begin(30, 0, 1, &[]);
-        request.put_ne16(SERVICE_FAMILY, V6);
-        request.put(SERVICE_ADDRESS, &[0; 4]);
-        request.end();
-        let service = Messages(request.finish().unwrap()).next().unwrap().attributes(0);
-        assert_eq!(frontend(service), None);
+    fn ask<T>(
+        &mut self,
+        command: u8,
+        doing: &'static str,
+        read: impl Fn(Attributes<'_>) -> Option<T>,
+    ) -> Result<T, NetlinkError> {
+        let mut found = None;
+        let each = |attributes: Attributes<'_>| {
+            found = read(attributes);
+            Ok(())
+        };
+        self.socket.ask(command, doing, |_| {}, each)?;
+        found.ok_or(NetlinkError::Malformed { doing, what: "parts are missing" })
     }
 }

@@ -1,6 +1,7 @@
 //! The Linux kernel by netlink, without any program in between.
 //!
 //! - [`socket`] and [`wire`]: messages and attributes, and a socket that sends and receives them;
+//! - [`batch`]: many requests over one socket, errors by their place among them;
 //! - [`netns`]: network namespaces with names;
 //! - [`links`] and [`addresses`]: the machine's links, and its own addresses;
 //! - [`conntrack`]: the table of flows;
@@ -15,6 +16,7 @@
 #![cfg(target_os = "linux")]
 
 pub mod addresses;
+pub mod batch;
 pub mod conntrack;
 mod error;
 pub mod generic;

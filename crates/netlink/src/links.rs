@@ -1,33 +1,82 @@
-//! Links, also known as network interfaces: finding one by its name, and removing it.
+//! Links, also known as network interfaces: making, finding, switching and removing them.
 //!
 //! ```no_run
-//! use telaio_netlink::links::Links;
+//! use telaio_netlink::links::{Links, NewLink};
 //!
 //! # fn main() -> Result<(), telaio_netlink::NetlinkError> {
 //! let mut links = Links::open()?;
-//! if let Some(link) = links.find("dummy7")? {
-//!     links.delete(link)?;
-//! }
+//! let link = match links.find("dummy7")? {
+//!     Some(link) => link,
+//!     None => links.create("dummy7", &NewLink::Dummy)?,
+//! };
+//! links.set_up(link, true)?;
+//! links.delete(link)?;
 //! # Ok(())
 //! # }
 //! ```
 
 use crate::error::NetlinkError;
-use crate::socket::{NLM_F_ACK, NLM_F_REQUEST, Protocol, Socket};
-use crate::wire::{Writer, ne32};
+use crate::socket::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, Protocol, Socket,
+};
+use crate::wire::{Message, Writer, ne32};
 
-const RTM_NEWLINK: u16 = 16;
-const RTM_DELLINK: u16 = 17;
+pub(crate) const RTM_NEWLINK: u16 = 16;
+pub(crate) const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_LINKINFO: u16 = 18;
+const INFO_KIND: u16 = 1;
+const IFF_UP: u32 = libc::IFF_UP as u32;
 /// `struct ifinfomsg`: family, type, the link's number, flags, mask of flags.
 const LINK_HEADER_LEN: usize = 16;
 /// The longest name that a link can have; a zero follows.
 const NAME_LEN_MAX: usize = 15;
+/// How often a list is begun anew because links came and went while it was read.
+const TRIES_MAX: u32 = 5;
 
 /// The number by which the kernel knows a link of a namespace. Never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkIndex(pub u32);
+
+/// A link that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Its number.
+    pub index: LinkIndex,
+    /// Its name.
+    pub name: String,
+    /// What made it, such as `dummy` or `veth`; hardware and loopback have none.
+    pub kind: Option<String>,
+    /// The kernel's flags, `IFF_…`.
+    pub flags: u32,
+    /// The longest packet that it takes, in bytes.
+    pub mtu: u32,
+}
+
+impl Link {
+    /// It is switched on.
+    pub fn is_up(&self) -> bool {
+        self.flags & IFF_UP != 0
+    }
+}
+
+/// A link that is to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NewLink {
+    /// Has addresses, and nothing behind it.
+    Dummy,
+}
+
+impl NewLink {
+    /// The kernel's name for its kind.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Dummy => "dummy",
+        }
+    }
+}
 
 /// A connection to the links of the network namespace in which it was opened.
 #[derive(Debug)]
@@ -41,8 +90,13 @@ impl Links {
         Ok(Self { socket: Socket::open(Protocol::Route)? })
     }
 
-    /// The link of this name, if there is one.
+    /// The number of the link of this name, if there is one.
     pub fn find(&mut self, name: &str) -> Result<Option<LinkIndex>, NetlinkError> {
+        Ok(self.get(name)?.map(|link| link.index))
+    }
+
+    /// The link of this name, if there is one.
+    pub fn get(&mut self, name: &str) -> Result<Option<Link>, NetlinkError> {
         let doing = "looking for a link";
         if name.is_empty() || name.len() > NAME_LEN_MAX {
             return Ok(None);
@@ -51,9 +105,7 @@ impl Links {
         self.socket.send(find_request(name, sequence).finish()?, doing)?;
         let mut found = None;
         let answered = self.socket.list(sequence, doing, |message| {
-            if message.message_type == RTM_NEWLINK {
-                found = message.body.get(4..).and_then(ne32).map(LinkIndex);
-            }
+            found = link(message).or(found.take());
             Ok(())
         });
         match answered {
@@ -63,16 +115,67 @@ impl Links {
         }
     }
 
+    /// All links.
+    pub fn list(&mut self) -> Result<Vec<Link>, NetlinkError> {
+        for _ in 1..TRIES_MAX {
+            match self.list_once() {
+                Err(NetlinkError::Interrupted) => {}
+                outcome => return outcome,
+            }
+        }
+        self.list_once()
+    }
+
+    fn list_once(&mut self) -> Result<Vec<Link>, NetlinkError> {
+        let doing = "listing links";
+        let sequence = self.socket.next_sequence();
+        let mut request = Writer::new();
+        let header = header(LinkIndex(0));
+        request.begin(RTM_GETLINK, NLM_F_REQUEST | NLM_F_DUMP, sequence, &header);
+        request.end();
+        self.socket.send(request.finish()?, doing)?;
+        let mut found = Vec::new();
+        self.socket.list(sequence, doing, |message| {
+            found.extend(link(message));
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Makes a link, switched off; refused with `EEXIST` if there is one of this name. A kernel without such
+    /// links refuses, too; see [`NetlinkError::is_unsupported`].
+    pub fn create(&mut self, name: &str, new: &NewLink) -> Result<LinkIndex, NetlinkError> {
+        let doing = "making a link";
+        if name.is_empty() || name.len() > NAME_LEN_MAX {
+            return Err(NetlinkError::TooLong { what: "name of a link" });
+        }
+        self.command(doing, |sequence| create_request(name, new, sequence))?;
+        let what = "the link is not there";
+        self.find(name)?.ok_or(NetlinkError::Malformed { doing, what })
+    }
+
+    /// Switches a link on or off.
+    pub fn set_up(&mut self, link: LinkIndex, is_up: bool) -> Result<(), NetlinkError> {
+        self.command("switching a link", |sequence| switch_request(link, is_up, sequence))
+    }
+
     /// Removes a link with its addresses and routes. `false` if it was gone already.
     pub fn delete(&mut self, link: LinkIndex) -> Result<bool, NetlinkError> {
-        let doing = "deleting a link";
-        let sequence = self.socket.next_sequence();
-        self.socket.send(delete_request(link, sequence).finish()?, doing)?;
-        match self.socket.acknowledge(sequence, sequence, doing) {
+        match self.command("deleting a link", |sequence| delete_request(link, sequence)) {
             Ok(()) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    fn command(
+        &mut self,
+        doing: &'static str,
+        request: impl FnOnce(u32) -> Writer,
+    ) -> Result<(), NetlinkError> {
+        let sequence = self.socket.next_sequence();
+        self.socket.send(request(sequence).finish()?, doing)?;
+        self.socket.acknowledge(sequence, sequence, doing)
     }
 }
 
@@ -81,6 +184,29 @@ fn find_request(name: &str, sequence: u32) -> Writer {
     // The answer and the acknowledgement after it: so a list of one ends like any other.
     request.begin(RTM_GETLINK, NLM_F_REQUEST | NLM_F_ACK, sequence, &header(LinkIndex(0)));
     request.put_str(IFLA_IFNAME, name);
+    request.end();
+    request
+}
+
+fn create_request(name: &str, new: &NewLink, sequence: u32) -> Writer {
+    let mut request = Writer::new();
+    let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
+    request.begin(RTM_NEWLINK, flags, sequence, &header(LinkIndex(0)));
+    request.put_str(IFLA_IFNAME, name);
+    let info = request.begin_nest(IFLA_LINKINFO);
+    request.put_str(INFO_KIND, new.kind());
+    request.end_nest(info);
+    request.end();
+    request
+}
+
+fn switch_request(link: LinkIndex, is_up: bool, sequence: u32) -> Writer {
+    let mut header = header(link);
+    // The flags, then which of them to take over.
+    header[8..12].copy_from_slice(&(if is_up { IFF_UP } else { 0 }).to_ne_bytes());
+    header[12..16].copy_from_slice(&IFF_UP.to_ne_bytes());
+    let mut request = Writer::new();
+    request.begin(RTM_NEWLINK, NLM_F_REQUEST | NLM_F_ACK, sequence, &header);
     request.end();
     request
 }
@@ -98,47 +224,23 @@ fn header(link: LinkIndex) -> [u8; LINK_HEADER_LEN] {
     header
 }
 
-#[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use super::*;
-    use crate::netns::Netns;
-    use crate::wire::Messages;
-
-    #[test]
-    fn a_deletion_names_the_link_by_its_number() {
-        let request = delete_request(LinkIndex(7), 42);
-        let message = Messages(request.finish().unwrap()).next().unwrap();
-        assert_eq!((message.message_type, message.sequence), (RTM_DELLINK, 42));
-        assert_eq!(message.body.len(), LINK_HEADER_LEN);
-        assert_eq!(ne32(&message.body[4..]), Some(7));
+/// The link that a message tells of, also one that is gone. Bridges tell of their ports by the same messages,
+/// with their own family.
+pub(crate) fn link(message: &Message<'_>) -> Option<Link> {
+    let is_link = matches!(message.message_type, RTM_NEWLINK | RTM_DELLINK);
+    if !is_link || message.body.first() != Some(&(libc::AF_UNSPEC as u8)) {
+        return None;
     }
-
-    #[test]
-    fn a_link_is_found_by_its_name_and_removed() {
-        let name = format!("telaio-links-{}", std::process::id());
-        let netns = Netns::create(&name).unwrap();
-        let outcome = netns.run(|| {
-            let ip = |command: &str| {
-                let done = Command::new("ip").args(command.split(' ')).output().unwrap();
-                assert!(done.status.success(), "ip {command}: {done:?}");
-                String::from_utf8(done.stdout).unwrap()
-            };
-            ip("link add west type veth peer name east");
-            ip("link add stays type bridge");
-            let mut links = Links::open().unwrap();
-            let west = links.find("west").unwrap().unwrap();
-            let listed = ip("-o link show west");
-            assert!(listed.starts_with(&format!("{}: west", west.0)), "{listed}");
-            assert!(links.delete(west).unwrap());
-            assert!(!links.delete(west).unwrap(), "it is gone already");
-            for gone in ["west", "east", "", "a-name-that-is-too-long"] {
-                assert_eq!(links.find(gone).unwrap(), None, "{gone}");
-            }
-            assert!(links.find("stays").unwrap().is_some());
-        });
-        Netns::remove(&name).unwrap();
-        outcome.unwrap();
-    }
+    let attributes = message.attributes(LINK_HEADER_LEN);
+    let kind = attributes.nested(IFLA_LINKINFO).and_then(|info| info.str(INFO_KIND));
+    Some(Link {
+        index: message.body.get(4..).and_then(ne32).map(LinkIndex)?,
+        name: attributes.str(IFLA_IFNAME)?.to_owned(),
+        kind: kind.map(str::to_owned),
+        flags: message.body.get(8..).and_then(ne32)?,
+        mtu: attributes.ne32(IFLA_MTU).unwrap_or(0),
+    })
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,4 +31,4 @@ pub use expression::{
 pub use numbers::{DataType, Family};
 pub use read::{ReadChain, ReadElement, ReadRule, ReadSet};
 pub use transport::Nftables;
-pub use watch::{Notice, Watcher};
+pub use watch::{Notice, Touched, Watcher};

@@ -6,7 +6,7 @@
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::NetlinkError;
 use crate::wire::{Attributes, HEADER_LEN, Message, Messages, ne32};
@@ -146,6 +146,12 @@ impl Socket {
         }
     }
 
+    /// How much the kernel holds for us until we read it, its own book-keeping included.
+    pub(crate) fn receive_buffer(&self) -> Result<usize, NetlinkError> {
+        let size = self.option(libc::SOL_SOCKET, libc::SO_RCVBUF)?;
+        Ok(usize::try_from(size).unwrap_or(0))
+    }
+
     fn option(&self, level: i32, option: i32) -> Result<i32, NetlinkError> {
         let mut value = 0_i32;
         let mut length = size_of::<i32>() as libc::socklen_t;
@@ -210,6 +216,11 @@ impl Socket {
         self.sequence
     }
 
+    #[cfg(test)]
+    pub(crate) fn start_sequence_at(&mut self, sequence: u32) {
+        self.sequence = sequence;
+    }
+
     /// Sends messages, all in one datagram.
     pub fn send(&self, bytes: &[u8], doing: &'static str) -> Result<(), NetlinkError> {
         loop {
@@ -227,7 +238,7 @@ impl Socket {
         }
     }
 
-    /// Waits until there is something to read; `false` if that takes too long.
+    /// Waits until there is something to read; `false` if that takes too long, or a signal came.
     pub fn wait(&self, time_max: Duration) -> Result<bool, NetlinkError> {
         let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let timeout = i32::try_from(time_max.as_millis()).unwrap_or(i32::MAX);
@@ -242,6 +253,20 @@ impl Socket {
             return Ok(false);
         }
         Err(NetlinkError::Socket { doing: "waiting for the kernel", error })
+    }
+
+    /// Waits for an answer that has to come. A signal ends a wait early, but not this one.
+    fn wait_for_answer(&self, doing: &'static str) -> Result<(), NetlinkError> {
+        let deadline = Instant::now() + ANSWER_TIME_MAX;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.wait(left)? {
+                return Ok(());
+            }
+            if left.is_zero() {
+                return Err(NetlinkError::TimedOut { doing });
+            }
+        }
     }
 
     /// Reads one datagram. `None` if there is none.
@@ -284,9 +309,7 @@ impl Socket {
     ) -> Result<(), NetlinkError> {
         let is_ours = |sequence: u32| sequence.wrapping_sub(first) <= last.wrapping_sub(first);
         loop {
-            if !self.wait(ANSWER_TIME_MAX)? {
-                return Err(NetlinkError::TimedOut { doing });
-            }
+            self.wait_for_answer(doing)?;
             let Some(bytes) = self.receive()? else { continue };
             for message in Messages(bytes) {
                 if !is_ours(message.sequence) || message.message_type != NLMSG_ERROR {
@@ -300,6 +323,97 @@ impl Socket {
         }
     }
 
+    /// Reads the answers to requests `first..=last` until the last is answered, whatever the answer is; gives
+    /// each refusal with its sequence number to `each`.
+    pub(crate) fn refusals(
+        &mut self,
+        first: u32,
+        last: u32,
+        doing: &'static str,
+        mut each: impl FnMut(u32, NetlinkError),
+    ) -> Result<(), NetlinkError> {
+        let is_ours = |sequence: u32| sequence.wrapping_sub(first) <= last.wrapping_sub(first);
+        loop {
+            // Most answers are there before anybody could wait for them.
+            let Some(bytes) = self.receive()? else {
+                self.wait_for_answer(doing)?;
+                continue;
+            };
+            for message in Messages(bytes) {
+                if !is_ours(message.sequence) || message.message_type != NLMSG_ERROR {
+                    continue;
+                }
+                if let Err(error) = answer(&message, doing) {
+                    each(message.sequence, error);
+                }
+                if message.sequence == last {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Reads the answers to requests `first..=last`, each of which asks for one object, and gives them
+    /// to `each` with their sequence number; `None` where there is no such object.
+    pub(crate) fn answers(
+        &mut self,
+        first: u32,
+        last: u32,
+        doing: &'static str,
+        mut each: impl FnMut(u32, Option<&Message<'_>>),
+    ) -> Result<(), NetlinkError> {
+        let is_ours = |sequence: u32| sequence.wrapping_sub(first) <= last.wrapping_sub(first);
+        loop {
+            // Most answers are there before anybody could wait for them.
+            let Some(bytes) = self.receive()? else {
+                self.wait_for_answer(doing)?;
+                continue;
+            };
+            for message in Messages(bytes) {
+                if !is_ours(message.sequence) {
+                    continue;
+                }
+                if message.message_type == NLMSG_ERROR {
+                    match answer(&message, doing) {
+                        Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
+                            return Err(error);
+                        }
+                        _ => each(message.sequence, None),
+                    }
+                } else {
+                    each(message.sequence, Some(&message));
+                }
+                // They come in order.
+                if message.sequence == last {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Reads the answer to one request; of a refusal also the request as it came back with it, in which some
+    /// families say where it went wrong.
+    pub(crate) fn acknowledge_with<T>(
+        &mut self,
+        sequence: u32,
+        doing: &'static str,
+        read: impl Fn(&Message<'_>) -> T,
+    ) -> Result<Result<(), (NetlinkError, Option<T>)>, NetlinkError> {
+        loop {
+            self.wait_for_answer(doing)?;
+            let Some(bytes) = self.receive()? else { continue };
+            for message in Messages(bytes) {
+                if message.sequence != sequence || message.message_type != NLMSG_ERROR {
+                    continue;
+                }
+                return Ok(answer(&message, doing).map_err(|error| {
+                    let request = message.body.get(4..).unwrap_or_default();
+                    (error, Messages(request).next().as_ref().map(read))
+                }));
+            }
+        }
+    }
+
     /// Reads what the kernel lists as the answer to a request, message by message.
     pub fn list(
         &mut self,
@@ -309,9 +423,7 @@ impl Socket {
     ) -> Result<(), NetlinkError> {
         let mut interrupted = false;
         loop {
-            if !self.wait(ANSWER_TIME_MAX)? {
-                return Err(NetlinkError::TimedOut { doing });
-            }
+            self.wait_for_answer(doing)?;
             let Some(bytes) = self.receive()? else { continue };
             for message in Messages(bytes) {
                 if message.sequence != sequence {

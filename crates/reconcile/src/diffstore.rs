@@ -298,6 +298,15 @@ impl<K: Ord + Clone, V: Eq> DiffStore<K, V> {
         self.differing = differing.into_iter().collect();
     }
 
+    /// Takes `applied` as what is applied at `key` in truth, whatever was thought so far.
+    pub fn rebase_key(&mut self, key: K, applied: Option<V>) {
+        if applied.as_ref() == self.peek(&key) {
+            self.differing.remove(&key);
+        } else {
+            self.differing.insert(key, applied);
+        }
+    }
+
     /// Wants `value` at `key`, if nothing is wanted there yet; else gives both back.
     pub fn set_new(&mut self, key: K, value: V) -> Result<(), (K, V)> {
         match self.wanted.entry(key) {
@@ -312,6 +321,19 @@ impl<K: Ord + Clone, V: Eq> DiffStore<K, V> {
                 Ok(())
             }
         }
+    }
+
+    /// Wants all of these, each key once and in order, where nothing was wanted before: much cheaper
+    /// than one after the other.
+    pub(crate) fn fill(&mut self, values: Vec<(K, V)>) {
+        debug_assert!(self.wanted.is_empty(), "only an empty store can be filled");
+        let cycle = self.cycle;
+        self.touched_count = values.len();
+        if !self.blind {
+            self.differing = values.iter().map(|(key, _)| (key.clone(), None)).collect();
+        }
+        self.wanted =
+            values.into_iter().map(|(key, value)| (key, Slot { value, cycle })).collect();
     }
 
     /// Everything that is wanted, in key order.

@@ -44,8 +44,8 @@ pub use patch::{
 };
 pub use sync_loop::{SyncHandle, SyncStats, Syncer};
 pub use target::{
-    ApplyError, Change, DriftReport, Observed, PartReconciler, PartialTarget, Reconciler,
-    SyncReport, Target,
+    Applied, ApplyError, Change, DriftReport, ItemsNow, Observed, PartReconciler, PartialTarget,
+    Reconciler, SyncReport, Target, TouchTarget,
 };
 
 /// What a caught panic said.

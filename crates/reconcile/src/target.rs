@@ -60,7 +60,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::diffstore::Delta;
+use crate::diffstore::{Delta, DiffStore};
 use crate::patch::Operation;
 
 mod error;
@@ -72,6 +72,7 @@ mod tests;
 pub use error::ApplyError;
 pub use parts::{PartReconciler, PartialTarget, compile_by_parts};
 pub use reconciler::Reconciler;
+use reconciler::Claim;
 
 /// Something that is programmed: a packet filter, a set of virtual servers, the links of a node.
 pub trait Target {
@@ -94,6 +95,45 @@ pub trait Target {
     /// anything half-done, the next `observe` must show it.
     fn apply(&mut self, changes: &[Change<Self::Key, Self::Item>]) -> Result<(), ApplyError>;
 }
+
+/// A [`Target`] that, told what somebody else has touched, can look just there.
+///
+/// It is what makes a drift check cost as much as the drift, and not as much as everything.
+pub trait TouchTarget: Target {
+    /// What was touched, as the machine tells it.
+    type Touched;
+
+    /// What is there now of the items that were touched, each key once; `None` for an item that is not
+    /// there. `applied` tells what we have left there: where only a part of an item was touched the rest
+    /// is still that. Changes nothing.
+    ///
+    /// `Ok(None)`: it cannot be told, and everything has to be observed.
+    fn observe_touched(
+        &mut self,
+        touched: &Self::Touched,
+        applied: &Applied<'_, Self::Key, Self::Item>,
+    ) -> Result<Option<ItemsNow<Self>>, ApplyError>;
+}
+
+/// What we have left on the machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Applied<'a, K, I>(&'a DiffStore<K, Claim<I>>);
+
+impl<'a, K: Ord + Clone, I: Eq> Applied<'a, K, I> {
+    /// The item at `key`.
+    pub fn get(&self, key: &K) -> Option<&'a I> {
+        self.0.applied(key).map(|claim| &claim.item)
+    }
+
+    /// All keys, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &'a K> {
+        // Where nothing differs what is wanted is there; and else nobody asks.
+        self.0.iter().map(|(key, _)| key)
+    }
+}
+
+/// Items, each as it is now; `None` for one that is not there.
+pub type ItemsNow<T> = Vec<(<T as Target>::Key, Option<<T as Target>::Item>)>;
 
 /// One change that a target has to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -163,7 +163,7 @@ impl Fixture {
                 zone: None,
             })
         };
-        let endpoints = self.endpoints.iter().map(endpoint).collect();
-        ServiceEndpoints { service: Arc::new(service), endpoints }
+        let endpoints: Vec<_> = self.endpoints.iter().map(endpoint).collect();
+        ServiceEndpoints { service: Arc::new(service), endpoints: endpoints.into() }
     }
 }

@@ -14,13 +14,14 @@
 //! - [`names`] and [`rule`]: chains and rules as values; [`parse`] reads them back;
 //! - [`compile`](mod@compile), with [`balance`]: the rules of one service; [`scaffold`]: what stands around them;
 //! - [`restore`]: a text for `iptables-restore`, in an order that may be cut anywhere;
-//! - [`proxier`]: what is in the kernel, what has to be, and the way between;
+//! - [`proxier`]: what is in the kernel, what has to be, and the way between; [`fixed`]: the same for
+//!   rules without services, which the backend `ipvs` has;
 //! - [`trace`](mod@trace): what a packet meets;
 //! - `programs`, `backend`, `watch`, `cleanup`: the rest of the machine; only on Linux.
 //!
 //! What always holds:
 //! - Only chains whose names begin with `TELAIO-` are written, and only rules that lead to them are
-//!   added to, or taken from, other chains.
+//!   added to, or taken from, other chains. Of those, each backend has its own: [`names::Owner`].
 //! - A change of services costs one run of `iptables-restore` per family concerned, with the chains
 //!   that change and no others. `iptables-save` runs only at the start, after an error and to look
 //!   for drift.
@@ -33,7 +34,11 @@ mod claims;
 #[cfg(target_os = "linux")]
 mod cleanup;
 pub mod compile;
+pub mod fixed;
+mod keeper;
 mod live;
+#[cfg(target_os = "linux")]
+mod lock;
 mod mend;
 pub mod names;
 pub mod parse;
@@ -45,11 +50,11 @@ pub mod rule;
 pub mod scaffold;
 mod shared;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod trace;
 pub mod trackers;
 #[cfg(target_os = "linux")]
-mod watch;
+pub(crate) mod watch;
 
 use telaio_model::IpFamily;
 
@@ -58,7 +63,9 @@ use crate::config::{NodeFacts, ProxyConfig};
 #[cfg(target_os = "linux")]
 pub use backend::{IptablesBackend, SharedCounters};
 #[cfg(target_os = "linux")]
-pub use cleanup::{CleanupError, cleanup, cleanup_kube_proxy, kube_proxy_present};
+pub use cleanup::{CleanupError, cleanup, cleanup_kube_proxy, cleanup_of, kube_proxy_present};
+pub use fixed::FixedRules;
+pub use names::Owner;
 pub use parse::Ruleset;
 #[cfg(target_os = "linux")]
 pub use programs::{Flavor, ProgramError, Programs};

@@ -12,6 +12,8 @@ pub mod fixture;
 pub mod health_check;
 pub mod iptables;
 #[cfg(target_os = "linux")]
+pub mod ipvs;
+#[cfg(target_os = "linux")]
 pub mod kube_ipvs;
 #[cfg(target_os = "linux")]
 pub mod localhost;

@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use telaio_netlink::ipvs::{Frontend, Ipvs};
+use telaio_netlink::ipvs::{Frontend, Ipvs, VirtualServer};
 use telaio_testkit::guest::{self, GuestError};
 use tempfile::TempDir;
 
@@ -391,7 +391,7 @@ fn lay_kube_proxy_ipvs() -> BTreeSet<Frontend> {
     let others: BTreeSet<_> = OTHERS_FRONTENDS.iter().map(frontend).chain([mark]).collect();
     let mut ipvs = Ipvs::open().unwrap().unwrap();
     for frontend in KUBE_PROXY_FRONTENDS.iter().map(frontend).chain(others.iter().copied()) {
-        ipvs.add(&frontend, "rr").unwrap();
+        ipvs.add(&VirtualServer::new(frontend, "rr")).unwrap();
     }
     assert_eq!(frontends().len(), KUBE_PROXY_FRONTENDS.len() + others.len());
     let absent = Frontend::Address { protocol: TCP, at: "192.0.2.1:1".parse().unwrap() };

@@ -1,4 +1,4 @@
-//! Reading back what is there.
+//! Reading back what is there: all of a kind, or single objects by name.
 
 use super::decode;
 use super::expression::{Expression, Verdict};
@@ -7,6 +7,10 @@ use super::transport::Nftables;
 use crate::error::NetlinkError;
 use crate::socket::{NLM_F_DUMP, NLM_F_REQUEST};
 use crate::wire::{Attributes, Message, Writer};
+
+/// How many elements are asked for at a time. The kernel keeps a page for each answer until it is read,
+/// and there must be room for all of them.
+const ASKED_MAX: usize = 64;
 
 /// The policy of chains that let packets pass.
 const ACCEPT: u32 = 1;
@@ -52,7 +56,7 @@ pub struct ReadSet {
 /// An element as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadElement<'a> {
-    /// The key.
+    /// The key; empty for the element that stands for whatever is in no other.
     pub key: &'a [u8],
     /// The value, in maps of values.
     pub value: Option<&'a [u8]>,
@@ -198,6 +202,102 @@ impl Nftables {
         })
     }
 
+    /// One chain; `None` if there is none of this name.
+    pub fn chain(
+        &mut self,
+        family: Family,
+        table: &str,
+        name: &str,
+    ) -> Result<Option<ReadChain>, NetlinkError> {
+        let doing = "reading a chain";
+        let sequence = self.socket.next_sequence();
+        let mut writer = Writer::new();
+        let head = header(family.number(), 0);
+        writer.begin(numbers::GET_CHAIN, NLM_F_REQUEST, sequence, &head);
+        writer.put_str(chain::TABLE, table);
+        writer.put_str(chain::NAME, name);
+        writer.end();
+        self.socket.send(writer.finish()?, doing)?;
+        let mut found = None;
+        self.socket.answers(sequence, sequence, doing, |_, message| {
+            found = message.and_then(|it| read_chain(it.attributes(HEADER_LEN)));
+        })?;
+        Ok(found)
+    }
+
+    /// The rules of one chain in the order of their evaluation; none if there is no such chain.
+    pub fn rules_of(
+        &mut self,
+        family: Family,
+        table: &str,
+        of: &str,
+    ) -> Result<Vec<ReadRule>, NetlinkError> {
+        let mut found = Vec::new();
+        let filter = |writer: &mut Writer| {
+            writer.put_str(rule::TABLE, table);
+            writer.put_str(rule::CHAIN, of);
+        };
+        let family = family.number();
+        self.list_all(numbers::GET_RULE, family, "listing a chain", filter, |message, first| {
+            if first {
+                found.clear();
+            }
+            let attributes = message.attributes(HEADER_LEN);
+            // A kernel that does not filter lists them all.
+            if attributes.str(rule::TABLE) == Some(table) && attributes.str(rule::CHAIN) == Some(of)
+            {
+                found.extend(read_rule(attributes));
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// Single elements of a set, each told with its key and what is there, or that there is none. Costs
+    /// as much as there are keys, however large the set is.
+    pub fn elements_at<'k>(
+        &mut self,
+        family: Family,
+        table: &str,
+        name: &str,
+        keys: impl IntoIterator<Item = &'k [u8]>,
+        mut each: impl FnMut(&'k [u8], Option<&ReadElement<'_>>),
+    ) -> Result<(), NetlinkError> {
+        let doing = "reading elements";
+        let head = header(family.number(), 0);
+        let mut keys = keys.into_iter().peekable();
+        while keys.peek().is_some() {
+            let mut writer = Writer::new();
+            let mut asked: Vec<(u32, &[u8])> = Vec::with_capacity(ASKED_MAX);
+            // One message for each: the kernel ends a list of keys at the first that is missing.
+            for key in keys.by_ref().take(ASKED_MAX) {
+                let sequence = self.socket.next_sequence();
+                writer.begin(numbers::GET_ELEMENT, NLM_F_REQUEST, sequence, &head);
+                writer.put_str(element::TABLE, table);
+                writer.put_str(element::SET, name);
+                let list = writer.begin_nest(element::ELEMENTS);
+                let item = writer.begin_nest(element::LIST_ELEMENT);
+                let at = writer.begin_nest(element::KEY);
+                writer.put(data::VALUE, key);
+                writer.end_nest(at);
+                writer.end_nest(item);
+                writer.end_nest(list);
+                writer.end();
+                asked.push((sequence, key));
+            }
+            let (Some((first, _)), Some((last, _))) = (asked.first(), asked.last()) else { break };
+            self.socket.send(writer.finish()?, doing)?;
+            let mut unanswered = asked.iter();
+            self.socket.answers(*first, *last, doing, |sequence, message| {
+                let Some((_, key)) = unanswered.find(|(of, _)| *of == sequence) else { return };
+                let list = message.map(|it| it.attributes(HEADER_LEN));
+                let list = list.and_then(|it| it.nested(element::ELEMENTS));
+                let item = list.and_then(|it| it.into_iter().next());
+                each(key, item.and_then(|(_, it)| read_element(Attributes(it))).as_ref());
+            })?;
+        }
+        Ok(())
+    }
+
     /// Lists, and begins anew while the ruleset changes under it. `each` is told with its first
     /// message that what it had before does not count.
     fn list_all(
@@ -273,7 +373,7 @@ fn read_set(attributes: Attributes<'_>) -> Option<ReadSet> {
     })
 }
 
-fn read_element(attributes: Attributes<'_>) -> Option<ReadElement<'_>> {
+pub(super) fn read_element(attributes: Attributes<'_>) -> Option<ReadElement<'_>> {
     let mut item =
         ReadElement { key: &[], value: None, verdict: None, timeout_ms: None, left_ms: None };
     for (number, bytes) in attributes {
@@ -295,5 +395,5 @@ fn read_element(attributes: Attributes<'_>) -> Option<ReadElement<'_>> {
             _ => {}
         }
     }
-    if item.key.is_empty() { None } else { Some(item) }
+    Some(item)
 }

@@ -16,6 +16,8 @@ pub struct Nftables {
     bytes: Vec<u8>,
 }
 
+/// The length of the message that begins or ends a transaction.
+const FRAME_BYTES: usize = MESSAGE_HEADER_LEN + HEADER_LEN;
 /// Above this the buffer is given back after a transaction.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
@@ -44,6 +46,8 @@ impl Nftables {
         let first = self.socket.next_sequence();
         let mut sequence = first;
         self.bytes.clear();
+        let bytes: usize = batches.iter().map(|batch| batch.len()).sum();
+        self.bytes.reserve(bytes + 2 * FRAME_BYTES);
         frame(&mut self.bytes, numbers::BATCH_BEGIN, sequence)?;
         let mut last_message = None;
         for batch in batches.iter_mut() {

@@ -11,6 +11,10 @@
 //! - An endpoint without its service is kept aside and joins when the service comes.
 //! - An empty view is called back like any other.
 //!
+//! A source that reconnects sends the whole view again. A sink made by
+//! [`across_resets`](FullState::across_resets) compares the two, and `changed` has only what differs:
+//! what [`FilterReset`](crate::kpng::FilterReset) does for any sink, without keeping the view twice.
+//!
 //! ```
 //! use telaio_model::{ObjectKey, Op};
 //! use telaio_reconcile::kpng::{Changed, FullState, Sink, SinkError, State};
@@ -51,12 +55,15 @@ use crate::kpng::sink::{Sink, SinkError};
 #[cfg(test)]
 mod tests;
 
+/// Where more than one service in so many is asked for, they are found by walking instead of searching.
+const WALK_SHARE: usize = 8;
+
 /// One node's whole view. Cloning copies references, not services.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
     services: BTreeMap<ObjectKey, ServiceEndpoints>,
     /// Endpoints whose service has not come, or is gone already; each list is ordered by name.
-    orphans: BTreeMap<ObjectKey, Vec<Arc<LocalEndpoint>>>,
+    orphans: BTreeMap<ObjectKey, Endpoints>,
     objects: BTreeMap<ObjectRef, Object>,
 }
 
@@ -69,6 +76,24 @@ impl State {
     /// One service with its endpoints.
     pub fn get(&self, key: &ObjectKey) -> Option<&ServiceEndpoints> {
         self.services.get(key)
+    }
+
+    /// The services of these names, `None` for those that are not there.
+    pub fn get_all<'a>(
+        &'a self,
+        keys: &'a BTreeSet<ObjectKey>,
+    ) -> impl Iterator<Item = (&'a ObjectKey, Option<&'a ServiceEndpoints>)> {
+        let walk = keys.len() > self.services.len() / WALK_SHARE;
+        let mut services = self.services.iter().peekable();
+        keys.iter().map(move |key| {
+            let entry = if walk {
+                while services.next_if(|(other, _)| *other < key).is_some() {}
+                services.next_if(|(other, _)| *other == key).map(|(_, entry)| entry)
+            } else {
+                self.get(key)
+            };
+            (key, entry)
+        })
     }
 
     /// How many services there are.
@@ -100,7 +125,7 @@ impl State {
 
     /// How many endpoints wait for their service.
     pub fn orphan_count(&self) -> usize {
-        self.orphans.values().map(Vec::len).sum()
+        self.orphans.values().map(|endpoints| endpoints.len()).sum()
     }
 
     /// Takes one step; [`Op::Reset`] empties the state, [`Op::Sync`] does nothing. Says whether the
@@ -172,7 +197,11 @@ impl State {
     }
 }
 
-fn insert_sorted(endpoints: &mut Vec<Arc<LocalEndpoint>>, endpoint: Arc<LocalEndpoint>) -> bool {
+type Endpoints = Arc<Vec<Arc<LocalEndpoint>>>;
+
+fn insert_sorted(endpoints: &mut Endpoints, endpoint: Arc<LocalEndpoint>) -> bool {
+    // Whoever has been given the list keeps it as it was.
+    let endpoints = Arc::make_mut(endpoints);
     match endpoints.binary_search_by(|other| other.key.id.cmp(&endpoint.key.id)) {
         Ok(at) => {
             let differs = endpoints[at] != endpoint;
@@ -186,12 +215,33 @@ fn insert_sorted(endpoints: &mut Vec<Arc<LocalEndpoint>>, endpoint: Arc<LocalEnd
     }
 }
 
-fn remove_sorted(endpoints: &mut Vec<Arc<LocalEndpoint>>, key: &EndpointRef) -> bool {
+fn remove_sorted(endpoints: &mut Endpoints, key: &EndpointRef) -> bool {
     let found = endpoints.binary_search_by(|other| other.key.id.cmp(&key.id));
     if let Ok(at) = found {
-        endpoints.remove(at);
+        Arc::make_mut(endpoints).remove(at);
     }
     found.is_ok()
+}
+
+/// The keys at which two maps differ, in order. What is the same in both is held once: the map of now
+/// gets what the other had.
+fn differing<K: Ord + Clone, V: PartialEq>(
+    before: BTreeMap<K, V>,
+    now: &mut BTreeMap<K, V>,
+) -> Vec<K> {
+    let mut keys = Vec::new();
+    let mut before = before.into_iter().peekable();
+    for (key, value) in now {
+        while let Some((gone, _)) = before.next_if(|(other, _)| other < key) {
+            keys.push(gone);
+        }
+        match before.next_if(|(other, _)| other == key) {
+            Some((_, known)) if known == *value => *value = known,
+            _ => keys.push(key.clone()),
+        }
+    }
+    keys.extend(before.map(|(gone, _)| gone));
+    keys
 }
 
 /// What may differ from the state of the last successful callback.
@@ -213,9 +263,10 @@ impl Changed {
     }
 
     /// Adds what `other` names.
-    pub fn merge(&mut self, other: &Self) {
-        self.services.extend(other.services.iter().cloned());
-        self.objects.extend(other.objects.iter().cloned());
+    pub fn merge(&mut self, mut other: Self) {
+        // Taking over a map is cheaper than adding to an empty one.
+        self.services.append(&mut other.services);
+        self.objects.append(&mut other.objects);
         self.all |= other.all;
     }
 }
@@ -259,10 +310,16 @@ pub struct FullState<C> {
     changed: Changed,
     /// The service that was put into `changed` last.
     last_changed: Option<ObjectKey>,
+    /// After a reset only what differs counts as changed.
+    across_resets: bool,
+    /// While the whole view comes anew, what it was before: the two are compared when all of it is
+    /// there.
+    before: Option<State>,
 }
 
 impl<C: FullStateCallback> FullState<C> {
-    /// A sink for the view of `node_name` that calls `callback`.
+    /// A sink for the view of `node_name` that calls `callback`. After a reset everything counts as
+    /// changed.
     pub fn new(node_name: impl Into<Arc<str>>, callback: C) -> Self {
         Self {
             node_name: node_name.into(),
@@ -270,7 +327,16 @@ impl<C: FullStateCallback> FullState<C> {
             state: State::default(),
             changed: Changed { all: true, ..Changed::default() },
             last_changed: None,
+            across_resets: false,
+            before: None,
         }
+    }
+
+    /// The same, but after a reset only what differs from before counts as changed.
+    pub fn across_resets(node_name: impl Into<Arc<str>>, callback: C) -> Self {
+        // The first view is compared with none.
+        let before = Some(State::default());
+        Self { across_resets: true, before, ..Self::new(node_name, callback) }
     }
 
     /// The view as it is, perhaps in the midst of a diff.
@@ -295,12 +361,30 @@ impl<C: FullStateCallback> FullState<C> {
 
     fn clear(&mut self) {
         let before = std::mem::take(&mut self.state);
+        if self.across_resets {
+            // A view that was cut off by a second reset was never told to anybody.
+            self.before.get_or_insert(before);
+            return;
+        }
         self.changed.services.extend(before.services.into_keys());
         self.changed.objects.extend(before.objects.into_keys());
         self.changed.all = true;
     }
 
+    /// Finds what differs between the view before a reset and the one that came since.
+    fn compare(&mut self) {
+        let Some(before) = self.before.take() else { return };
+        let services = differing(before.services, &mut self.state.services);
+        let objects = differing(before.objects, &mut self.state.objects);
+        self.changed.merge(Changed {
+            services: services.into_iter().collect(),
+            objects: objects.into_iter().collect(),
+            all: false,
+        });
+    }
+
     fn sync(&mut self) -> Result<(), SinkError> {
+        self.compare();
         self.callback.callback(&self.state, &self.changed)?;
         self.callback.close()?;
         self.changed = Changed::default();
@@ -324,6 +408,10 @@ impl<C: FullStateCallback> Sink for FullState<C> {
     }
 
     fn send(&mut self, op: Op) -> Result<(), SinkError> {
+        if self.before.is_some() && !matches!(op, Op::Reset | Op::Sync) {
+            self.state.apply(op);
+            return Ok(());
+        }
         let mut service = None;
         let mut object = None;
         match &op {

@@ -46,8 +46,8 @@ impl Inbox {
     pub fn callback(&self, notify: impl Fn() + Send + 'static) -> impl FullStateCallback + 'static {
         let inbox = self.clone();
         move |state: &State, changed: &Changed| {
-            let services =
-                changed.services.iter().map(|key| (key.clone(), state.get(key).cloned()));
+            let services = state.get_all(&changed.services);
+            let services = services.map(|(key, entry)| (key.clone(), entry.cloned()));
             let objects = changed.objects.iter().map(|at| (at.clone(), state.object(at).cloned()));
             {
                 let mut news = inbox.0.lock();

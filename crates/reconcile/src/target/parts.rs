@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 
 use crate::pacer::SyncKind;
 use crate::target::reconciler::Claim;
-use crate::target::{ApplyError, DriftReport, Reconciler, SyncReport, Target};
+use crate::target::{ApplyError, DriftReport, Reconciler, SyncReport, Target, TouchTarget};
 
 /// A [`Target`] whose input falls into parts, such as services, each compiled without the others.
 ///
@@ -45,7 +45,7 @@ pub fn compile_by_parts<T: PartialTarget>(
 struct PartEntry<P, K> {
     part: P,
     /// The keys that it wants, in order.
-    keys: Vec<K>,
+    keys: Box<[K]>,
 }
 
 /// Keeps a [`PartialTarget`] as its input wants it, part by part.
@@ -107,6 +107,11 @@ impl<T: PartialTarget> PartReconciler<T> {
     pub fn reconcile(&mut self, input: &T::Input) -> Result<SyncReport, ApplyError> {
         let mut parts = self.inner.target().parts(input);
         parts.sort();
+        if self.ids.is_empty() && self.inner.store.is_empty() {
+            self.load(parts, input);
+            self.complete = true;
+            return self.inner.flush();
+        }
         let gone: Vec<T::Part> =
             self.ids.keys().filter(|part| parts.binary_search(part).is_err()).cloned().collect();
         for part in &gone {
@@ -176,6 +181,49 @@ impl<T: PartialTarget> PartReconciler<T> {
         self.inner.check_drift()
     }
 
+    /// Looks at what was touched, mends what differs from what was wanted last, and tells what was
+    /// wrong. Where that cannot be told it is a [`check_drift`](Self::check_drift).
+    pub fn check_touched(&mut self, touched: &T::Touched) -> Result<DriftReport<T::Key>, ApplyError>
+    where
+        T: TouchTarget,
+    {
+        self.inner.check_touched(touched)
+    }
+
+    /// Takes all parts, in order, where there was none: what is wanted is sorted once instead of being
+    /// found a place for one by one.
+    fn load(&mut self, parts: Vec<T::Part>, input: &T::Input) {
+        let mut claims: Vec<(T::Key, Claim<T::Item>)> = Vec::with_capacity(parts.len());
+        self.entries.reserve_exact(parts.len());
+        for part in parts {
+            let items = self.inner.target().compile_part(input, &part);
+            if items.is_empty() {
+                continue;
+            }
+            let mut keys: Vec<T::Key> = items.iter().map(|(key, _)| key.clone()).collect();
+            keys.sort_unstable();
+            let owner = self.entries.len() as u32;
+            self.entries.push(Some(PartEntry { part, keys: keys.into() }));
+            claims.extend(items.into_iter().map(|(key, item)| (key, Claim { item, owner })));
+        }
+        let by_part = self.entries.iter().flatten().zip(0..);
+        self.ids = by_part.map(|(entry, id)| (entry.part.clone(), id)).collect();
+        claims.sort_unstable_by(|(one, first), (other, second)| {
+            one.cmp(other).then_with(|| first.owner.cmp(&second.owner))
+        });
+        for rivals in claims.chunk_by(|(one, _), (other, _)| one == other) {
+            if let [(key, _), _, ..] = rivals {
+                let by_part = rivals.iter().filter_map(|(_, claim)| {
+                    Some((self.part_of(claim.owner)?.clone(), claim.item.clone()))
+                });
+                self.contested.insert(key.clone(), by_part.collect());
+            }
+        }
+        // Of several the first part has it, and parts have been numbered in their order.
+        claims.dedup_by(|(later, _), (first, _)| later == first);
+        self.inner.store.fill(claims);
+    }
+
     fn replace_part(&mut self, part: &T::Part, mut items: Vec<(T::Key, T::Item)>) {
         if items.is_empty() && !self.ids.contains_key(part) {
             return;
@@ -193,7 +241,7 @@ impl<T: PartialTarget> PartReconciler<T> {
         if keys.is_empty() {
             self.forget_part(part);
         } else if let Some(Some(entry)) = self.entries.get_mut(id as usize) {
-            entry.keys = keys;
+            entry.keys = keys.into();
         }
     }
 
@@ -248,10 +296,10 @@ impl<T: PartialTarget> PartReconciler<T> {
     }
 
     /// Takes out the keys that a part has wanted so far.
-    fn keys_of(&mut self, id: u32) -> Vec<T::Key> {
+    fn keys_of(&mut self, id: u32) -> Box<[T::Key]> {
         match self.entries.get_mut(id as usize) {
             Some(Some(entry)) => std::mem::take(&mut entry.keys),
-            _ => Vec::new(),
+            _ => Box::default(),
         }
     }
 
@@ -264,7 +312,7 @@ impl<T: PartialTarget> PartReconciler<T> {
             Entry::Occupied(known) => return *known.get(),
             Entry::Vacant(vacant) => vacant,
         };
-        let entry = Some(PartEntry { part: part.clone(), keys: Vec::new() });
+        let entry = Some(PartEntry { part: part.clone(), keys: Box::default() });
         let id = if let Some(id) = self.free_ids.pop() {
             self.entries[id as usize] = entry;
             id

@@ -2,11 +2,13 @@
 
 use crate::diffstore::DiffStore;
 use crate::pacer::SyncKind;
-use crate::target::{ApplyError, Change, DriftReport, Observed, SyncReport, Target};
+use crate::target::{
+    Applied, ApplyError, Change, DriftReport, Observed, SyncReport, Target, TouchTarget,
+};
 
 /// An item and the part of the input that wants it.
 #[derive(Debug, Clone)]
-pub(super) struct Claim<I> {
+pub(crate) struct Claim<I> {
     pub(super) item: I,
     /// Which part; 0 where the input has no parts.
     pub(super) owner: u32,
@@ -110,6 +112,36 @@ impl<T: Target> Reconciler<T> {
         }
         self.known = false;
         self.observe()?;
+        self.mend()
+    }
+
+    /// Looks at what was touched, mends what differs from what was wanted last, and tells what was
+    /// wrong. Everything else is taken to be as we left it.
+    ///
+    /// Where that cannot be told, or nothing is known of the machine, it is a
+    /// [`check_drift`](Self::check_drift).
+    pub fn check_touched(&mut self, touched: &T::Touched) -> Result<DriftReport<T::Key>, ApplyError>
+    where
+        T: TouchTarget,
+    {
+        if !self.known {
+            return self.check_drift();
+        }
+        // Until all of it is read nothing is known.
+        self.known = false;
+        let observed = self.target.observe_touched(touched, &Applied(&self.store))?;
+        let Some(items) = observed else {
+            return self.check_drift();
+        };
+        for (key, item) in items {
+            self.store.rebase_key(key, item.map(|item| Claim { item, owner: 0 }));
+        }
+        self.known = true;
+        self.mend()
+    }
+
+    /// Mends what differs and tells what that was.
+    fn mend(&mut self) -> Result<DriftReport<T::Key>, ApplyError> {
         let mut drift = DriftReport::default();
         for delta in self.store.deltas() {
             match (delta.old, delta.new) {

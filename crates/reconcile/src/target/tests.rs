@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -32,6 +32,9 @@ struct Machine {
     faults: Vec<Fault>,
     observe_fails: bool,
     observations: usize,
+    looks: usize,
+    /// What the last look was told that we had left.
+    applied_told: Vec<u8>,
     applies: usize,
     parts_compiled: std::cell::Cell<usize>,
 }
@@ -104,6 +107,26 @@ impl PartialTarget for Machine {
     fn compile_part(&self, input: &Input, part: &u8) -> Vec<(u8, u8)> {
         self.parts_compiled.set(self.parts_compiled.get() + 1);
         input.get(part).cloned().unwrap_or_default().into_iter().collect()
+    }
+}
+
+impl TouchTarget for Machine {
+    /// `None`: nobody knows.
+    type Touched = Option<BTreeSet<u8>>;
+
+    fn observe_touched(
+        &mut self,
+        touched: &Option<BTreeSet<u8>>,
+        applied: &Applied<'_, u8, u8>,
+    ) -> Result<Option<ItemsNow<Self>>, ApplyError> {
+        self.looks += 1;
+        if self.observe_fails {
+            return Err(ApplyError::Transient("look".into()));
+        }
+        self.applied_told =
+            touched.iter().flatten().filter_map(|key| applied.get(key).copied()).collect();
+        let now = |key: &u8| (*key, self.items.get(key).copied());
+        Ok(touched.as_ref().map(|keys| keys.iter().map(now).collect()))
     }
 }
 
@@ -196,6 +219,37 @@ fn drift_is_told_and_mended() {
     assert_eq!(reconciler.target().items, wanted[&1]);
     assert!(reconciler.check_drift().unwrap().is_clean());
     assert_eq!(reconciler.target().applies, 2);
+}
+
+#[test]
+fn what_was_touched_is_told_and_mended_without_observing_everything() {
+    let mut reconciler = Reconciler::new(Machine::default());
+    reconciler.reconcile(&input(&[(1, &[(1, 10), (2, 20), (3, 30)])])).unwrap();
+    reconciler.target_mut().items = Items::from([(2, 99), (3, 30), (4, 40)]);
+    let touched = Some(BTreeSet::from([1, 2, 3, 4]));
+    let drift = reconciler.check_touched(&touched).unwrap();
+    assert_eq!(drift, DriftReport { missing: vec![1], altered: vec![2], unexpected: vec![4] });
+    assert_eq!(reconciler.target().applied_told, [10, 20, 30]);
+    assert_eq!(reconciler.target().items, Items::from([(1, 10), (2, 20), (3, 30)]));
+    assert!(reconciler.check_touched(&touched).unwrap().is_clean());
+    assert_eq!(reconciler.target().observations, 1, "only the first reconcile's");
+}
+
+#[test]
+fn where_nobody_knows_what_was_touched_everything_is_observed() {
+    let mut reconciler = Reconciler::new(Machine::default());
+    let wanted = input(&[(1, &[(1, 10)])]);
+    assert!(reconciler.check_touched(&None).unwrap().is_clean(), "nothing is wanted yet");
+    reconciler.reconcile(&wanted).unwrap();
+    reconciler.target_mut().items.clear();
+    assert_eq!(reconciler.check_touched(&None).unwrap().missing, [1]);
+    assert_eq!(reconciler.target().observations, 2);
+    // Nor after an error: what was not touched may have been lost with it.
+    reconciler.target_mut().observe_fails = true;
+    assert!(reconciler.check_touched(&Some(BTreeSet::from([7]))).is_err());
+    reconciler.target_mut().observe_fails = false;
+    reconciler.target_mut().items.clear();
+    assert_eq!(reconciler.check_touched(&Some(BTreeSet::from([7]))).unwrap().missing, [1]);
 }
 
 #[test]
@@ -339,6 +393,42 @@ proptest! {
         let wanted = reconciler.target().compile(&all);
         prop_assert_eq!(&reconciler.target().items, &wanted);
         prop_assert!(reconciler.check_drift().unwrap().is_clean());
+    }
+
+    #[test]
+    fn looking_where_it_was_touched_mends_as_well_as_looking_everywhere(steps in steps()) {
+        let mut reconciler = PartReconciler::new(Machine::default());
+        let mut all = Input::new();
+        let mut touched = BTreeSet::new();
+        for (step, faults) in steps {
+            reconciler.target_mut().faults = faults;
+            match step {
+                Step::Change(part, items) => {
+                    change(&mut all, part, items);
+                    let _ = reconciler.reconcile_part(&[part], &all);
+                }
+                Step::Reconcile => {
+                    let _ = reconciler.reconcile(&all);
+                }
+                Step::CheckDrift => {
+                    if reconciler.check_touched(&Some(touched.clone())).is_ok() {
+                        touched.clear();
+                    }
+                }
+                Step::Tamper(key, value) => {
+                    touched.insert(key);
+                    match value {
+                        Some(value) => _ = reconciler.target_mut().items.insert(key, value),
+                        None => _ = reconciler.target_mut().items.remove(&key),
+                    }
+                }
+            }
+        }
+        reconciler.target_mut().faults.clear();
+        reconciler.reconcile(&all).unwrap();
+        reconciler.check_touched(&Some(touched)).unwrap();
+        let whole = compile_by_parts(&Machine::default(), &all);
+        prop_assert_eq!(&reconciler.target().items, &whole);
     }
 
     #[test]

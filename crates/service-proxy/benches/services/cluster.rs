@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use telaio_model::{
-    ClientIpAffinity, Conditions, EndpointRef, Families, LocalEndpoint, LocalEndpointPort,
+    ClientIpAffinity, Conditions, EndpointRef, Families, Labels, LocalEndpoint, LocalEndpointPort,
     LocalService, LocalServicePort, ObjectKey, Op, Protocol, Scopes, ServiceEndpoints, ServiceType,
 };
 
@@ -96,8 +96,8 @@ fn service(number: u32, sticky: bool) -> Arc<LocalService> {
         session_affinity: sticky.then_some(ClientIpAffinity { timeout_s: AFFINITY_S }),
         health_check_node_port: None,
         external_name: None,
-        labels: BTreeMap::default(),
-        annotations: BTreeMap::default(),
+        labels: Labels::default(),
+        annotations: Labels::default(),
     })
 }
 
@@ -185,8 +185,8 @@ impl Cluster {
     /// A new service.
     pub(crate) fn add_service(&mut self, number: u32, endpoints: u32) -> Vec<Op> {
         let service = service(number, false);
-        let endpoints = (0..endpoints).map(|_| self.make_endpoint(&service.key)).collect();
-        let entry = ServiceEndpoints { service, endpoints };
+        let endpoints: Vec<_> = (0..endpoints).map(|_| self.make_endpoint(&service.key)).collect();
+        let entry = ServiceEndpoints { service, endpoints: endpoints.into() };
         let ops = set_all(&entry);
         self.services.insert(number, entry);
         ops
@@ -212,7 +212,7 @@ impl Cluster {
     pub(crate) fn add_endpoint(&mut self, number: u32) -> Result<Vec<Op>> {
         let key = self.service(number)?.service.key.clone();
         let endpoint = self.make_endpoint(&key);
-        self.entry(number)?.endpoints.push(Arc::clone(&endpoint));
+        Arc::make_mut(&mut self.entry(number)?.endpoints).push(Arc::clone(&endpoint));
         Ok(vec![Op::SetEndpoint(endpoint)])
     }
 
@@ -222,21 +222,22 @@ impl Cluster {
         if entry.endpoints.is_empty() {
             bail!("service {number} has no endpoint left");
         }
-        let gone = entry.endpoints.remove(0);
+        let gone = Arc::make_mut(&mut entry.endpoints).remove(0);
         Ok(vec![Op::DeleteEndpoint(gone.key.clone())])
     }
 
     /// A service with these endpoints takes the place of another.
     pub(crate) fn serve_at(&mut self, number: u32, sticky: bool, endpoints: &[Ipv4Addr]) {
         let service = service(number, sticky);
-        let endpoints = endpoints
+        let endpoints: Vec<_> = endpoints
             .iter()
             .map(|ip| {
                 self.endpoints_made += 1;
                 endpoint(&service.key, self.endpoints_made, *ip)
             })
             .collect();
-        self.services.insert(number, ServiceEndpoints { service, endpoints });
+        let entry = ServiceEndpoints { service, endpoints: endpoints.into() };
+        self.services.insert(number, entry);
     }
 
     /// The same as manifests: one YAML file per service, in a directory per namespace.
@@ -270,7 +271,7 @@ fn manifest(entry: &ServiceEndpoints) -> Result<String> {
          kubernetes.io/service-name: {name}\naddressType: IPv4\nports:\n- name: http\n  \
          protocol: TCP\n  port: {ENDPOINT_PORT}\nendpoints:\n",
     );
-    for endpoint in &entry.endpoints {
+    for endpoint in entry.endpoints.iter() {
         let ip = endpoint.ips.first().context("no address")?;
         let node = endpoint.node.as_deref().unwrap_or("node-0");
         writeln!(

@@ -31,7 +31,7 @@ const CASES: [(&str, Size, u32, u32); 4] = [
     ("legacy", Size::new(10_000, 2), 2, 10),
 ];
 
-fn flavor(name: &str) -> Result<Flavor> {
+pub(crate) fn flavor(name: &str) -> Result<Flavor> {
     match name {
         "nft" => Ok(Flavor::Nft),
         "legacy" => Ok(Flavor::Legacy),
@@ -181,7 +181,7 @@ fn smallest_change(before: &str, after: &str) -> Result<String> {
 }
 
 /// Fails unless the kernel has this cluster, whole and nothing else.
-fn check(flavor: &str, cluster: &Cluster) -> Result<()> {
+pub(crate) fn check(flavor: &str, cluster: &Cluster) -> Result<()> {
     let saved = floor::output(&format!("iptables-{flavor}-save"), &["-t", "nat"])?;
     let services =
         saved.lines().filter(|line| line.starts_with("-A TELAIO-SERVICES -d 10.")).count();

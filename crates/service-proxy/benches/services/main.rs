@@ -28,6 +28,8 @@ mod cold;
 #[cfg(target_os = "linux")]
 mod connect;
 #[cfg(target_os = "linux")]
+mod drift;
+#[cfg(target_os = "linux")]
 mod floor;
 #[cfg(target_os = "linux")]
 mod iptables;

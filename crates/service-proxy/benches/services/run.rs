@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::cluster::Size;
-use crate::{agent, changes, cold, connect, iptables};
+use crate::{agent, changes, cold, connect, drift, iptables};
 
 /// What the figures in docs/benchmarks.md stand for.
 const SIZES: [Size; 4] =
@@ -13,12 +13,13 @@ const SIZES: [Size; 4] =
 type Section = fn(&[Size]) -> Result<String>;
 
 /// The parts of the report, in their order.
-const SECTIONS: [(&str, Section); 5] = [
+const SECTIONS: [(&str, Section); 6] = [
     ("cold", cold::tables),
     ("agent", agent::tables),
     ("changes", changes::tables),
     ("connect", connect::tables),
     ("iptables", iptables::tables),
+    ("drift", drift::tables),
 ];
 
 /// Tells whoever waits what is being done.
@@ -42,6 +43,10 @@ fn play(role: &[&str]) -> Result<()> {
         ["changes", size] => changes::role(size.parse()?),
         ["agent", program, size] => agent::role(program, size.parse()?),
         ["connect", pair] => connect::role(pair.parse()?),
+        ["drift", size] => drift::role(size.parse()?),
+        ["drift-iptables", flavor, size, rounds] => {
+            drift::iptables_role(flavor, size.parse()?, rounds.parse()?)
+        }
         ["iptables", flavor, size, colds, changes] => {
             iptables::ours(flavor, size.parse()?, colds.parse()?, changes.parse()?)
         }

@@ -71,7 +71,7 @@ fn service(endpoints: Vec<Arc<LocalEndpoint>>) -> ServiceEndpoints {
         labels: Labels::new(),
         annotations: Labels::new(),
     };
-    ServiceEndpoints { service: Arc::new(service), endpoints }
+    ServiceEndpoints { service: Arc::new(service), endpoints: endpoints.into() }
 }
 
 struct Node {

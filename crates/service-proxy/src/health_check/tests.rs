@@ -55,8 +55,8 @@ fn endpoint(service: &str, id: &str, ip: &str) -> LocalEndpoint {
 }
 
 fn entry(service: LocalService, endpoints: Vec<LocalEndpoint>) -> ServiceEndpoints {
-    let endpoints = endpoints.into_iter().map(Arc::new).collect();
-    ServiceEndpoints { service: Arc::new(service), endpoints }
+    let endpoints: Vec<_> = endpoints.into_iter().map(Arc::new).collect();
+    ServiceEndpoints { service: Arc::new(service), endpoints: endpoints.into() }
 }
 
 fn servers(healthy: &Arc<AtomicBool>) -> HealthCheckServers {

@@ -19,7 +19,7 @@ use super::compile::Context;
 use super::programs::{Flavor, Programs};
 use super::proxier::{Changes, Counters, Iptables, Services, View};
 use super::trackers::{EndpointChangeTracker, NodeTracker, ServiceChangeTracker, take_changes};
-use super::watch::{Probes, SyncEnd, Watch, Watcher};
+use super::watch::{Probes, SyncEnd, THOROUGH_PERIOD_MIN, Thorough, Watch, Watcher};
 
 /// How long a sync that was asked for by name may take.
 const SYNC_TIME_MAX: Duration = Duration::from_mins(5);
@@ -47,6 +47,7 @@ pub struct IptablesBackend {
     flavor: Flavor,
     feed: Arc<Mutex<Feed>>,
     counters: SharedCounters,
+    thorough_period_min: Duration,
     running: Option<Running>,
 }
 
@@ -73,8 +74,16 @@ impl IptablesBackend {
             flavor,
             feed: Arc::default(),
             counters: SharedCounters::default(),
+            thorough_period_min: THOROUGH_PERIOD_MIN,
             running: None,
         }
+    }
+
+    /// How often the older tables are read in full at most, where nothing tells that they changed; for
+    /// tests of what tells. Has to be set before set-up.
+    #[doc(hidden)]
+    pub fn set_thorough_period_min(&mut self, period: Duration) {
+        self.thorough_period_min = period;
     }
 
     /// Numbers for metrics; they follow the backend.
@@ -106,7 +115,7 @@ impl Backend for IptablesBackend {
             programs.check()?;
         }
         let probes = Probes::new(&programs);
-        let watch = Arc::new(Watch::new(probes.cheap));
+        let watch = Arc::new(Watch::new(probes.cheap, probes.lock));
         let syncer = IptablesSyncer::new(
             &self.options,
             programs,
@@ -117,7 +126,8 @@ impl Backend for IptablesBackend {
         let no_thread = |error| SinkError::Setup(format!("cannot start a thread: {error}"));
         let handle =
             sync_loop::spawn("telaio-sync", self.options.pacing, syncer).map_err(no_thread)?;
-        let watcher = watch.start(handle.clone(), probes.thorough).map_err(no_thread)?;
+        let thorough = probes.thorough.map(|it| Thorough::new(it, self.thorough_period_min));
+        let watcher = watch.start(handle.clone(), thorough).map_err(no_thread)?;
         self.options.follower.started(&handle);
         self.running = Some(Running { handle, watcher });
         Ok(())

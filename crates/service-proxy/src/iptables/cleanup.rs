@@ -12,8 +12,8 @@ use telaio_reconcile::ApplyError;
 
 use crate::nftables::layout::nft_family;
 
-use super::names::{PREFIX, Table};
-use super::parse::{appended_rule, declared_chain};
+use super::names::{Owner, Table};
+use super::parse::{appended_rule, declared_chain, target_of};
 use super::programs::{Flavor, ProgramError, Programs};
 use super::proxier::Kernel;
 
@@ -22,12 +22,20 @@ use super::proxier::Kernel;
 #[error("{} of iptables' tables could not be cleaned: {}", .0.len(), .0.join("; "))]
 pub struct CleanupError(pub Vec<String>);
 
-/// Removes every chain of ours, and what leads to them, from these flavours of both families; says what
-/// it has removed. [`Flavor::Auto`] stands for both.
+/// Removes every chain of the backend `iptables`, and what leads to them, from these flavours of both
+/// families; says what it has removed. [`Flavor::Auto`] stands for both.
 pub fn cleanup(flavors: &[Flavor]) -> Result<Vec<String>, CleanupError> {
-    clean(flavors, |_, chains| {
-        chains.iter().copied().filter(|chain| chain.starts_with(PREFIX)).collect()
-    })
+    cleanup_of(Owner::Iptables, flavors)
+}
+
+/// The same for the chains of either backend; the other's stay.
+pub fn cleanup_of(owner: Owner, flavors: &[Flavor]) -> Result<Vec<String>, CleanupError> {
+    clean(flavors, |_, chains| owned(owner, chains))
+}
+
+/// Those of these chains that a backend of ours has.
+fn owned<'a>(owner: Owner, chains: &[&'a str]) -> BTreeSet<&'a str> {
+    chains.iter().copied().filter(|chain| owner.owns(chain)).collect()
 }
 
 /// Removes kube-proxy's chains of its modes iptables and ipvs, from both flavours and families; kubelet's
@@ -166,7 +174,7 @@ fn removal(
         .lines()
         .filter_map(appended_rule)
         .filter(|(chain, rule)| {
-            !doomed.contains(chain) && target(rule).is_some_and(|it| doomed.contains(it))
+            !doomed.contains(chain) && target_of(rule).is_some_and(|it| doomed.contains(it))
         })
         .map(|(chain, rule)| format!("-D {chain} {rule}"))
         .collect();
@@ -183,12 +191,6 @@ fn removal(
     };
     let part = |lines: &Vec<String>| format!("*{}\n{}\nCOMMIT\n", table.as_str(), lines.join("\n"));
     (parts.iter().filter(|lines| !lines.is_empty()).map(part).collect(), rule_count)
-}
-
-/// Where a rule leads to.
-fn target(rule: &str) -> Option<&str> {
-    let (_, after) = rule.rsplit_once("-j ").or_else(|| rule.rsplit_once("-g "))?;
-    after.split(' ').next()
 }
 
 /// Which chains of a table are kube-proxy's alone.
@@ -240,6 +242,13 @@ mod tests {
             kube_proxy_chains(Table::Nat, &new),
             ["KUBE-MARK-MASQ", "KUBE-POSTROUTING"].into()
         );
+    }
+
+    #[test]
+    fn each_backend_is_cleaned_alone() {
+        let chains = ["INPUT", "TELAIO-SERVICES", "TELAIO-IPVS-FILTER", "DOCKER"];
+        assert_eq!(owned(Owner::Iptables, &chains), ["TELAIO-SERVICES"].into());
+        assert_eq!(owned(Owner::Ipvs, &chains), ["TELAIO-IPVS-FILTER"].into());
     }
 
     #[test]

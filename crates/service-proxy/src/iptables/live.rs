@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::names::{ChainName, Table};
-use super::parse::{appended_rule, declared_chain, jump_target, table_lines};
+use super::names::{ChainName, Owner, Table};
+use super::parse::{appended_rule, declared_chain, leads_to, owned_chain, table_lines};
 use super::rule::Rule;
 
 /// A chain of ours as it is.
@@ -14,7 +14,7 @@ struct LiveChain<'a> {
     wanted: bool,
 }
 
-/// All chains of ours in one family, and the rules of others' chains that lead to ours.
+/// All chains of one backend in one family, and the rules of others' chains that lead to them.
 #[derive(Debug, Default)]
 pub(super) struct Live<'a> {
     chains: HashMap<(Table, ChainName), LiveChain<'a>>,
@@ -30,18 +30,18 @@ pub(super) enum Difference {
 }
 
 impl<'a> Live<'a> {
-    /// Reads what `iptables-save` printed.
-    pub(super) fn parse(text: &'a str) -> Self {
+    /// Reads what `iptables-save` printed. Another backend of ours is an other here too.
+    pub(super) fn parse(owner: Owner, text: &'a str) -> Self {
         let mut live = Self::default();
         for (table, line) in table_lines(text) {
             if let Some(chain) = declared_chain(line) {
-                if let Some(name) = ours(chain) {
+                if let Some(name) = owned_chain(owner, chain) {
                     live.chains.entry((table, name)).or_default();
                 }
             } else if let Some((chain, rule)) = appended_rule(line) {
-                if let Some(name) = ours(chain) {
+                if let Some(name) = owned_chain(owner, chain) {
                     live.chains.entry((table, name)).or_default().rules.push(rule);
-                } else if jump_target(rule).is_some() {
+                } else if leads_to(owner, rule) {
                     live.jumps.push((table, chain, rule));
                 }
             }
@@ -82,10 +82,6 @@ impl<'a> Live<'a> {
         names.sort_unstable();
         names
     }
-}
-
-fn ours(chain: &str) -> Option<ChainName> {
-    ChainName::new(chain).filter(ChainName::is_ours)
 }
 
 /// Whether these are the rules.

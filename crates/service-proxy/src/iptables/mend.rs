@@ -10,8 +10,8 @@ use telaio_reconcile::SyncReport;
 use super::claims::Claims;
 use super::compile::{Context, ServiceRules, SharedChain, compile};
 use super::live::{Difference, Live, compare_shared, same};
-use super::names::{self, ChainName, Table};
-use super::parse::jump_target;
+use super::names::{self, ChainName, Owner, Table};
+use super::parse::target_of;
 use super::proxier::{Changes, RuleCounts, View, own_rule_count};
 use super::restore::{Limits, Phase, Restore, text_of};
 use super::rule::{Match, Rule};
@@ -54,12 +54,18 @@ pub(super) struct Mended<'a> {
 }
 
 impl<'a> Mend<'a> {
-    /// Compares what `iptables-save` printed with the services of `view`.
-    pub(super) fn new(saved: &'a str, view: View<'a>, expected: Expected, limits: Limits) -> Self {
+    /// Compares what `iptables-save` printed of `owner`'s chains with the services of `view`.
+    pub(super) fn new(
+        owner: Owner,
+        saved: &'a str,
+        view: View<'a>,
+        expected: Expected,
+        limits: Limits,
+    ) -> Self {
         Self {
             view,
             limits,
-            live: Live::parse(saved),
+            live: Live::parse(owner, saved),
             restore: Restore::new(limits),
             faults: Faults {
                 expected,
@@ -70,6 +76,15 @@ impl<'a> Mend<'a> {
         }
     }
 
+    /// For a scaffold and nothing else.
+    pub(super) fn run_fixed(mut self, scaffold: &Scaffold) -> Mended<'a> {
+        let rules = self.fixed_chains(scaffold);
+        self.jumps(scaffold);
+        self.unwanted_chains();
+        Mended { restore: self.restore, faults: self.faults, claims: Claims::default(), rules }
+    }
+
+    /// For a scaffold and the services within it.
     pub(super) fn run(mut self, context: &Context, scaffold: &Scaffold) -> Mended<'a> {
         let mut counts = self.fixed_chains(scaffold);
         self.jumps(scaffold);
@@ -198,9 +213,8 @@ impl<'a> Mend<'a> {
     fn unwanted_chains(&mut self) {
         let unwanted = self.live.unwanted();
         for (table, chain, rule) in self.live.jumps() {
-            let leads_there = |it: &(Table, ChainName)| {
-                it.0 == *table && Some(it.1.as_str()) == jump_target(rule)
-            };
+            let leads_there =
+                |it: &(Table, ChainName)| it.0 == *table && Some(it.1.as_str()) == target_of(rule);
             // Where another's own chain leads to a chain that stays is its owner's business.
             if !is_kernels(chain) && unwanted.iter().any(leads_there) {
                 self.faults.unexpected(None, || format!("rule in {chain}: {rule}"));

@@ -15,6 +15,9 @@ use crate::plan::PortName;
 /// What every chain of ours begins with. A chain that does not is another's.
 pub const PREFIX: &str = "TELAIO-";
 
+/// What the chains of the backend `ipvs` begin with.
+const IPVS_PREFIX: &str = "TELAIO-IPVS-";
+
 /// The longest name that the kernel takes.
 const NAME_BYTES_MAX: usize = 28;
 
@@ -51,9 +54,35 @@ impl ChainName {
         str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
     }
 
-    /// Whether the chain is one of ours.
+    /// Whether the chain is one of ours, of whichever backend.
     pub fn is_ours(&self) -> bool {
-        self.as_str().starts_with(PREFIX)
+        Owner::of(self.as_str()).is_some()
+    }
+}
+
+/// Which of our backends a chain belongs to. While one takes over from another both have chains in the
+/// kernel, and neither looks at the other's: not to compare, not to mend, not to remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owner {
+    /// The backend `iptables`: every chain of ours that is not the other's.
+    Iptables,
+    /// The backend `ipvs`: what begins with `TELAIO-IPVS-`.
+    Ipvs,
+}
+
+impl Owner {
+    /// Whose a chain is; `None` if it is none of ours.
+    pub fn of(chain: &str) -> Option<Self> {
+        if chain.starts_with(IPVS_PREFIX) {
+            Some(Self::Ipvs)
+        } else {
+            chain.starts_with(PREFIX).then_some(Self::Iptables)
+        }
+    }
+
+    /// Whether a chain is this backend's.
+    pub fn owns(self, chain: &str) -> bool {
+        Self::of(chain) == Some(self)
     }
 }
 
@@ -74,7 +103,8 @@ impl fmt::Debug for ChainName {
 pub enum Table {
     /// Lets packets pass, refuses or drops them.
     Filter,
-    /// Only our canary lives here: nobody else has a reason to touch it.
+    /// Changes packets before others decide about them: the backend `ipvs` marks them here. The other
+    /// has only its canary here, where nobody else has a reason to touch it.
     Mangle,
     /// Rewrites addresses.
     Nat,
@@ -140,6 +170,23 @@ chains! {
     MARK_REMOTE = "TELAIO-MARK-MASQ-REMOTE";
     /// In every table: its absence tells that somebody has flushed the table.
     CANARY = "TELAIO-CANARY";
+
+    /// mangle, of the backend `ipvs`: decides about packets that reach this machine.
+    IPVS_INPUT = "TELAIO-IPVS-INPUT";
+    /// mangle: about those that do not come from a pod of this node.
+    IPVS_REMOTE = "TELAIO-IPVS-REMOTE";
+    /// mangle: about those that start on this machine.
+    IPVS_OUTPUT = "TELAIO-IPVS-OUTPUT";
+    /// filter: refuses packets that nobody serves.
+    IPVS_FILTER = "TELAIO-IPVS-FILTER";
+    /// filter: refuses packets to ports of our addresses that no service has.
+    IPVS_IPS = "TELAIO-IPVS-IPS";
+    /// filter: lets packets pass that we have sent on.
+    IPVS_FORWARD = "TELAIO-IPVS-FORWARD";
+    /// nat: gives marked packets, and endpoints that reach themselves, the node's address.
+    IPVS_POSTROUTING = "TELAIO-IPVS-POSTROUTING";
+    /// In every table: its absence tells that somebody has flushed the table.
+    IPVS_CANARY = "TELAIO-IPVS-CANARY";
 }
 
 /// The chains of one service port.
@@ -223,6 +270,17 @@ mod tests {
         assert_eq!(chains.firewall.as_str(), "TELAIO-FW-XPGD46QRK7WJZT7O");
         let endpoint = endpoint_chain(&port, "10.180.0.1:80".parse().unwrap());
         assert_eq!(endpoint.as_str(), "TELAIO-SEP-SXIVWICOYRO3J4NJ");
+    }
+
+    #[test]
+    fn a_chain_has_one_owner_at_most() {
+        assert_eq!(Owner::of(SERVICES.as_str()), Some(Owner::Iptables));
+        assert_eq!(Owner::of(IPVS_INPUT.as_str()), Some(Owner::Ipvs));
+        assert_eq!(Owner::of("TELAIO-IPVS"), Some(Owner::Iptables));
+        for other in ["INPUT", "KUBE-SERVICES", "TELAIO"] {
+            assert_eq!(Owner::of(other), None, "{other}");
+        }
+        assert!(IPVS_INPUT.is_ours() && !Owner::Iptables.owns(IPVS_INPUT.as_str()));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use telaio_model::{IpFamily, Protocol};
 
-use super::names::{ChainName, Table, protocol_name};
-use super::rule::{Is, Match, Rule, States, Target};
+use super::names::{ChainName, Owner, Table, protocol_name};
+use super::rule::{Directions, Is, Match, Rule, States, Target};
 
 /// Why a text is not a rule of ours.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -93,6 +93,10 @@ fn parse_rule(words: &mut Words<'_>) -> Parsed<Rule> {
             "-i" => {
                 rule.interface = Some(Is { value: words.value(word)?.into(), invert: inverted });
             }
+            "-o" => {
+                let value = words.value(word)?.into();
+                rule.out_interface = Some(Is { value, invert: inverted });
+            }
             "-p" if !inverted => rule.protocol = Some(protocol(words.value(word)?)?),
             "-m" if !inverted => parse_match(words, &mut rule)?,
             "-j" => {
@@ -147,6 +151,11 @@ fn parse_match(words: &mut Words<'_>, rule: &mut Rule) -> Parsed<()> {
             let (value, mask) = masked(words.value("--mark")?)?;
             Match::Mark { value, mask, invert }
         }
+        "set" => {
+            let invert = inverted(words, "--match-set")?;
+            let name = words.value("--match-set")?.into();
+            Match::Set { name, directions: directions(words)?, invert }
+        }
         "statistic" => parse_statistic(words)?,
         "recent" => parse_recent(words)?,
         other => return Err(format!("the match {other}").into()),
@@ -167,6 +176,11 @@ fn masked(text: &str) -> Parsed<(u32, u32)> {
     let hex = |text: &str| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
     let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
     hex(value).zip(hex(mask)).ok_or_else(|| format!("the mark {text}").into())
+}
+
+fn directions(words: &mut Words<'_>) -> Parsed<Directions> {
+    let word = words.value("a set")?;
+    Directions::parse(word).ok_or_else(|| format!("the directions {word}").into())
 }
 
 fn parse_statistic(words: &mut Words<'_>) -> Parsed<Match> {
@@ -244,6 +258,13 @@ fn parse_target(words: &mut Words<'_>) -> Parsed<Target> {
             let (value, mask) = masked(words.value("--set-xmark")?)?;
             Target::SetMark { value, mask }
         }
+        "SET" => {
+            words.expect("--map-set")?;
+            let set = words.value("--map-set")?.into();
+            words.expect(Directions::DestinationPort.as_str())?;
+            words.expect("--map-mark")?;
+            Target::MapMark { set }
+        }
         chain => Target::Jump(ChainName::new(chain).ok_or_else(|| format!("the target {chain}"))?),
     })
 }
@@ -257,28 +278,35 @@ pub enum Entry {
     Unknown(String),
 }
 
-/// All chains of one family that concern us: ours, and what leads to them from the kernel's own.
+/// All chains of one family that concern a backend of ours: its own, and what leads to them from the
+/// kernel's own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ruleset {
     chains: BTreeMap<(Table, ChainName), Vec<Entry>>,
 }
 
 impl Ruleset {
+    /// Reads the rules of the backend `iptables`; see [`of`](Self::of).
+    pub fn parse(text: &str) -> Self {
+        Self::of(Owner::Iptables, text)
+    }
+
     /// Reads what `iptables-save` printed, or a text for `iptables-restore` that adds rules only.
     ///
-    /// Rules of others in the kernel's own chains are left out, whatever they do.
-    pub fn parse(text: &str) -> Self {
+    /// Other chains than `owner`'s, and rules in the kernel's own that do not lead to `owner`'s, are
+    /// left out, whatever they do.
+    pub fn of(owner: Owner, text: &str) -> Self {
         let mut ruleset = Self::default();
         for (table, line) in table_lines(text) {
             if let Some(chain) = declared_chain(line) {
-                if let Some(name) = ChainName::new(chain).filter(ChainName::is_ours) {
+                if let Some(name) = owned_chain(owner, chain) {
                     ruleset.chains.entry((table, name)).or_default();
                 }
                 continue;
             }
             let Some((chain, rule)) = appended_rule(line) else { continue };
             let Some(name) = ChainName::new(chain) else { continue };
-            if !name.is_ours() && jump_target(rule).is_none() {
+            if !owner.owns(chain) && !leads_to(owner, rule) {
                 continue;
             }
             let entry = rule.parse().map_or_else(|_| Entry::Unknown(rule.to_owned()), Entry::Rule);
@@ -320,11 +348,20 @@ pub(super) fn appended_rule(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("-A ").or_else(|| line.strip_prefix("-I "))?.split_once(' ')
 }
 
-/// The chain of ours that a rule jumps to, also if we do not understand the rest of it.
-pub(super) fn jump_target(rule: &str) -> Option<&str> {
+/// The name of a chain, if it is this owner's.
+pub(super) fn owned_chain(owner: Owner, chain: &str) -> Option<ChainName> {
+    owner.owns(chain).then(|| ChainName::new(chain)).flatten()
+}
+
+/// Where a rule leads to, also if we do not understand the rest of it: a chain, or a target.
+pub(super) fn target_of(rule: &str) -> Option<&str> {
     let (_, after) = rule.rsplit_once("-j ").or_else(|| rule.rsplit_once("-g "))?;
-    let target = after.split(' ').next()?;
-    target.starts_with(super::names::PREFIX).then_some(target)
+    after.split(' ').next()
+}
+
+/// Whether a rule leads to a chain of this owner.
+pub(super) fn leads_to(owner: Owner, rule: &str) -> bool {
+    target_of(rule).is_some_and(|target| owner.owns(target))
 }
 
 #[cfg(test)]
@@ -347,6 +384,24 @@ mod tests {
     }
 
     #[test]
+    fn each_backend_reads_its_own_chains_only() {
+        let text = "*filter\n:TELAIO-SERVICES - [0:0]\n:TELAIO-IPVS-FILTER - [0:0]\n\
+            -A INPUT -j TELAIO-SERVICES\n-A INPUT -j TELAIO-IPVS-FILTER\n\
+            -A TELAIO-SERVICES -j RETURN\n-A TELAIO-IPVS-FILTER -j RETURN\nCOMMIT\n";
+        for (owner, chain) in [
+            (Owner::Iptables, super::super::names::SERVICES),
+            (Owner::Ipvs, super::super::names::IPVS_FILTER),
+        ] {
+            let ruleset = Ruleset::of(owner, text);
+            let jump = [Entry::Rule(Rule::jump(chain))];
+            assert_eq!(ruleset.chain(Table::Filter, super::super::names::INPUT), jump);
+            let rules = ruleset.chain(Table::Filter, chain);
+            assert_eq!(rules, [Entry::Rule(Rule::new(Target::Return))]);
+            assert_eq!(ruleset.chains().count(), 2);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_understood_is_named() {
         for (text, what) in [
             ("-s 10.0.0.0/8", "no target"),
@@ -355,6 +410,8 @@ mod tests {
             ("-j DNAT --to-destination nowhere", "--to-destination nowhere"),
             ("-j ACCEPT --more", "--more after the target"),
             ("-m statistic --mode random --probability 7 -j DROP", "the probability 7"),
+            ("-m set --match-set X src,src -j DROP", "the directions src,src"),
+            ("-j SET --add-set X src", "--add-set instead of --map-set"),
         ] {
             assert_eq!(text.parse::<Rule>().unwrap_err().what, what);
         }

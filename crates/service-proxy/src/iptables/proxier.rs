@@ -13,8 +13,9 @@ use telaio_reconcile::{ApplyError, SyncKind, SyncReport};
 
 use super::claims::Claims;
 use super::compile::{Claimant, Context, ServiceRules, SharedChain, SharedRule, Slot, compile};
+use super::keeper::Keeper;
 use super::mend::{Expected, Mend};
-use super::names::Table;
+use super::names::{Owner, Table};
 use super::restore::{Limits, Restore, text_of};
 use super::scaffold::Scaffold;
 use super::shared::{SharedEdit, SharedRules, Timing, WantedShared, sends_on};
@@ -52,6 +53,15 @@ pub struct View<'a> {
     pub changes: &'a Changes,
 }
 
+impl View<'static> {
+    /// There are no services and never were.
+    pub(super) fn nothing() -> Self {
+        static SERVICES: Services = Services::new();
+        static CHANGES: Changes = Changes::new();
+        Self { before: &SERVICES, changes: &CHANGES }
+    }
+}
+
 impl<'a> View<'a> {
     fn was(self, key: &ObjectKey) -> Option<&'a ServiceEndpoints> {
         self.before.get(key)
@@ -72,7 +82,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// A number of rules for each table that has rules of ours.
+/// A number of rules for each table that metrics know, as kube-proxy's do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuleCounts {
     /// In the nat table.
@@ -87,7 +97,7 @@ impl RuleCounts {
         let count = match table {
             Table::Nat => &mut self.nat,
             Table::Filter => &mut self.filter,
-            // Its canary has none.
+            // Never counted, neither by kube-proxy: most have but a canary there.
             Table::Mangle => return,
         };
         *count = (*count + come).saturating_sub(gone);
@@ -97,7 +107,7 @@ impl RuleCounts {
         self.change(table, 0, come);
     }
 
-    fn plus(self, other: Self) -> Self {
+    pub(super) fn plus(self, other: Self) -> Self {
         Self { nat: self.nat + other.nat, filter: self.filter + other.filter }
     }
 }
@@ -119,15 +129,10 @@ pub struct Counters {
 
 /// One family's rules.
 pub struct Iptables {
-    kernel: Box<dyn Kernel>,
+    keeper: Keeper,
     context: Context,
     scaffold: Scaffold,
     claims: Claims,
-    /// What is in the kernel is what we have put there, as far as we know.
-    known: bool,
-    /// It was so once, and what all rules depend on has not changed since.
-    known_once: bool,
-    counters: Counters,
 }
 
 impl std::fmt::Debug for Iptables {
@@ -140,13 +145,10 @@ impl Iptables {
     /// The rules of `context`'s family in `kernel`, about which nothing is known yet.
     pub fn new(kernel: Box<dyn Kernel>, context: Context) -> Self {
         Self {
-            kernel,
+            keeper: Keeper::new(kernel, Owner::Iptables),
             scaffold: Scaffold::new(&context),
             context,
             claims: Claims::default(),
-            known: false,
-            known_once: false,
-            counters: Counters::default(),
         }
     }
 
@@ -157,7 +159,7 @@ impl Iptables {
 
     /// Numbers for metrics.
     pub fn counters(&self) -> Counters {
-        self.counters
+        self.keeper.counters
     }
 
     /// What all rules depend on is now this; the next sync mends what differs.
@@ -165,32 +167,26 @@ impl Iptables {
         if context != self.context {
             self.scaffold = Scaffold::new(&context);
             self.context = context;
-            self.known = false;
-            self.known_once = false;
+            self.keeper.forget();
         }
     }
 
     /// Brings the kernel up to date, as thoroughly as `kind` says.
     pub fn sync(&mut self, kind: SyncKind, view: View<'_>) -> Result<SyncReport, ApplyError> {
         let mut report = SyncReport::default();
-        self.counters.rules_last = RuleCounts::default();
-        let mut expected = match (self.known, self.known_once) {
-            (true, _) => Expected::Nothing,
-            (false, true) => Expected::Changes,
-            (false, false) => Expected::Everything,
-        };
-        if self.known {
+        let mut expected = self.keeper.begin();
+        if self.keeper.is_known() {
             match self.apply_changes(view) {
                 Ok(applied) => report = applied,
                 Err(error) => {
-                    self.counters.partial_failures += 1;
+                    self.keeper.counters.partial_failures += 1;
                     let family = self.context.family;
                     tracing::warn!(%family, %error, "cannot change single chains; comparing all");
                     expected = Expected::Changes;
                 }
             }
         }
-        if !self.known || kind != SyncKind::Changes {
+        if !self.keeper.is_known() || kind != SyncKind::Changes {
             report = report.plus(self.mend(view, expected)?);
         }
         Ok(report)
@@ -198,46 +194,27 @@ impl Iptables {
 
     /// Reads everything, keeps what is right and mends the rest.
     fn mend(&mut self, view: View<'_>, expected: Expected) -> Result<SyncReport, ApplyError> {
-        self.known = false;
-        let untouched = self.kernel.is_untouched();
-        let text = if untouched { String::new() } else { self.kernel.save()? };
-        let limits = self.kernel.limits();
-        let mend = Mend::new(&text, view, expected, limits).run(&self.context, &self.scaffold);
-        self.claims = mend.claims;
-        self.restore(&mend.restore)?;
-        self.counters.rules = mend.rules;
-        self.known = true;
-        self.known_once = true;
-        Ok(mend.faults.report(self.context.family))
-    }
-
-    /// Runs a text. From the moment it begins until it has succeeded nothing is known.
-    fn restore(&mut self, restore: &Restore) -> Result<(), ApplyError> {
-        if restore.is_empty() {
-            return Ok(());
-        }
-        self.known = false;
-        let text = restore.text();
-        self.counters.commits += Restore::commit_count(&text);
-        self.kernel.restore(&text).inspect_err(|_| self.counters.failures += 1)?;
-        self.counters.rules_last = self.counters.rules_last.plus(restore.rule_counts());
-        self.known = true;
-        Ok(())
+        let text = self.keeper.read()?;
+        let mend = Mend::new(self.keeper.owner, &text, view, expected, self.keeper.limits());
+        let mended = mend.run(&self.context, &self.scaffold);
+        self.claims = mended.claims;
+        self.keeper.settle(&mended.restore, mended.rules)?;
+        Ok(mended.faults.report(self.context.family))
     }
 
     /// Writes what leads from the services before to those now.
     fn apply_changes(&mut self, view: View<'_>) -> Result<SyncReport, ApplyError> {
         let mut report = SyncReport::default();
-        let mut restore = Restore::new(self.kernel.limits());
-        let mut rules = self.counters.rules;
+        let mut restore = Restore::new(self.keeper.limits());
+        let mut rules = self.keeper.counters.rules;
         let changed = Changed::compile(view, &self.context);
         let redirected = self.change_shared(view, &changed, &mut restore, &mut report, &mut rules);
         for (key, [old, new]) in &changed.services {
             change_chains(old, new, redirected.contains(key), &mut restore, &mut report);
             rules.change(Table::Nat, own_rule_count(old), own_rule_count(new));
         }
-        self.restore(&restore)?;
-        self.counters.rules = rules;
+        self.keeper.restore(&restore)?;
+        self.keeper.counters.rules = rules;
         Ok(report)
     }
 
@@ -305,7 +282,7 @@ impl Iptables {
         edits: &BTreeMap<SharedChain, SharedEdit>,
         restore: &mut Restore,
     ) {
-        let limits = self.kernel.limits();
+        let limits = self.keeper.limits();
         let mut all: Option<SharedRules> = None;
         for (shared, edit) in edits {
             if !edit.is_big(self.claims.len(), limits) {
@@ -404,6 +381,6 @@ fn change_chains(
 pub(super) fn whole_text(services: &Services, context: &Context) -> String {
     let changes = Changes::new();
     let view = View { before: services, changes: &changes };
-    let mend = Mend::new("", view, Expected::Everything, Limits::LEGACY);
+    let mend = Mend::new(Owner::Iptables, "", view, Expected::Everything, Limits::LEGACY);
     mend.run(context, &Scaffold::new(context)).restore.text().concat()
 }

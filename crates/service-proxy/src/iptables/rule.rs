@@ -78,7 +78,41 @@ impl States {
     }
 }
 
-/// What a rule asks of a packet beyond addresses, interface and protocol.
+/// What of a packet is looked for in a set, in the order of the set's own fields. Where a member has a
+/// port, it has a protocol too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Directions {
+    /// Its source address.
+    Source,
+    /// Its destination address.
+    Destination,
+    /// The address and port that it goes to.
+    DestinationPort,
+    /// Those, and its source address.
+    DestinationPortSource,
+}
+
+impl Directions {
+    const ALL: [Self; 4] =
+        [Self::Source, Self::Destination, Self::DestinationPort, Self::DestinationPortSource];
+
+    /// As rules spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Source => "src",
+            Self::Destination => "dst",
+            Self::DestinationPort => "dst,dst",
+            Self::DestinationPortSource => "dst,dst,src",
+        }
+    }
+
+    /// Reads it; `None` if it is none of ours.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.as_str() == text)
+    }
+}
+
+/// What a rule asks of a packet beyond addresses, interfaces and protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Match {
     /// Nothing; a word for people.
@@ -98,6 +132,15 @@ pub enum Match {
         /// Which bits.
         mask: u32,
         /// They must not be so.
+        invert: bool,
+    },
+    /// A part of it is in an ipset.
+    Set {
+        /// The set's name.
+        name: Box<str>,
+        /// Which part.
+        directions: Directions,
+        /// It must not be there.
         invert: bool,
     },
     /// It happens by chance, in so many of 2³¹ cases.
@@ -151,6 +194,12 @@ pub enum Target {
         /// The bits to clear before.
         mask: u32,
     },
+    /// Gives it the mark that an ipset has for the address and port that it goes to; none if they are
+    /// not there.
+    MapMark {
+        /// The set's name.
+        set: Box<str>,
+    },
 }
 
 /// One rule.
@@ -162,6 +211,8 @@ pub struct Rule {
     pub destination: Option<Is<IpNet>>,
     /// The interface that it came in by; a name that ends in `+` is the beginning of a name.
     pub interface: Option<Is<Box<str>>>,
+    /// The interface that it goes out by, spelt alike.
+    pub out_interface: Option<Is<Box<str>>>,
     /// Its protocol.
     pub protocol: Option<Protocol>,
     /// What else, in order.
@@ -177,6 +228,7 @@ impl Rule {
             source: None,
             destination: None,
             interface: None,
+            out_interface: None,
             protocol: None,
             matches: Vec::new(),
             target,
@@ -223,6 +275,13 @@ impl Rule {
         self
     }
 
+    /// Only out by this interface, or by any other.
+    #[must_use]
+    pub fn out_interface(mut self, name: &str, invert: bool) -> Self {
+        self.out_interface = Some(Is { value: name.into(), invert });
+        self
+    }
+
     /// Only of this protocol.
     #[must_use]
     pub fn protocol(mut self, protocol: Protocol) -> Self {
@@ -246,6 +305,18 @@ impl Rule {
     #[must_use]
     pub fn not_state(self, states: States) -> Self {
         self.with(Match::State(Is { value: states, invert: true }))
+    }
+
+    /// Only where the set has this part of the packet.
+    #[must_use]
+    pub fn in_set(self, name: &str, directions: Directions) -> Self {
+        self.with(Match::Set { name: name.into(), directions, invert: false })
+    }
+
+    /// Only where the set does not have this part of the packet.
+    #[must_use]
+    pub fn not_in_set(self, name: &str, directions: Directions) -> Self {
+        self.with(Match::Set { name: name.into(), directions, invert: true })
     }
 
     /// In so many of so many cases, by chance.
@@ -279,8 +350,10 @@ impl Rule {
         if let Some(destination) = &self.destination {
             write_net(out, "-d ", destination)?;
         }
-        if let Some(interface) = &self.interface {
-            out.write_str(if interface.invert { "! -i " } else { "-i " })?;
+        for (option, interface) in [("-i ", &self.interface), ("-o ", &self.out_interface)] {
+            let Some(interface) = interface else { continue };
+            out.write_str(if interface.invert { "! " } else { "" })?;
+            out.write_str(option)?;
             out.write_str(&interface.value)?;
             out.write_char(' ')?;
         }
@@ -348,6 +421,10 @@ impl Match {
             Self::Mark { value, mask, invert } => {
                 let not = if *invert { "! " } else { "" };
                 write!(out, "-m mark {not}--mark {value:#x}/{mask:#x} ")
+            }
+            Self::Set { name, directions, invert } => {
+                let not = if *invert { "! " } else { "" };
+                write!(out, "-m set {not}--match-set {name} {} ", directions.as_str())
             }
             Self::Random(parts) => write_probability(out, *parts),
             Self::Nth { every, packet } => {
@@ -418,6 +495,7 @@ impl Target {
             Self::SetMark { value, mask } => {
                 write!(out, "-j MARK --set-xmark {value:#x}/{mask:#x}")
             }
+            Self::MapMark { set } => write!(out, "-j SET --map-set {set} dst,dst --map-mark"),
         }
     }
 }

@@ -1,4 +1,7 @@
 //! What stands whatever the services are: the fixed chains, and the jumps that lead to ours.
+//!
+//! For the backend `iptables` it is the frame around the services' rules; for `ipvs`, whose rules name no
+//! service, it is all there is: see [`fixed`](super::fixed).
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use telaio_model::IpFamily;
@@ -23,7 +26,15 @@ pub struct Scaffold {
 }
 
 impl Scaffold {
-    /// The scaffold for one family.
+    /// A scaffold that no service adds to.
+    pub fn alone(
+        chains: Vec<(Table, ChainName, Vec<Rule>)>,
+        jumps: Vec<(Table, ChainName, Rule)>,
+    ) -> Self {
+        Self { chains, jumps, services_end: Vec::new(), external_end: Vec::new() }
+    }
+
+    /// The scaffold of the backend `iptables` for one family.
     pub fn new(context: &Context) -> Self {
         Self {
             chains: chains(context),
@@ -52,24 +63,14 @@ fn loopback(family: IpFamily) -> IpNet {
 
 fn chains(context: &Context) -> Vec<(Table, ChainName, Vec<Rule>)> {
     let mark = context.mark;
-    let marked = |invert| Match::Mark { value: mark, mask: mark, invert };
     let mut chains = vec![
         (
             Table::Nat,
             names::MARK_MASQ,
             vec![Rule::new(Target::SetMark { value: mark, mask: mark })],
         ),
-        (
-            Table::Nat,
-            names::MASQUERADE,
-            vec![
-                Rule::new(Target::Return).with(marked(true)),
-                // Taken off again, so that what happens to the packet later is not ours.
-                Rule::new(Target::SetMark { value: mark, mask: 0 }),
-                Rule::new(Target::Masquerade).comment("telaio service traffic that needs SNAT"),
-            ],
-        ),
-        (Table::Filter, names::FORWARDING, forwarding(context, marked(false))),
+        (Table::Nat, names::MASQUERADE, masquerading(mark)),
+        (Table::Filter, names::FORWARDING, forwarding(mark, context.tcp_be_liberal)),
     ];
     chains.extend(Table::ALL.map(|table| (table, names::CANARY, Vec::new())));
     if let LocalSources::Networks(nets) = &context.local
@@ -92,14 +93,30 @@ fn chains(context: &Context) -> Vec<(Table, ChainName, Vec<Rule>)> {
     chains
 }
 
-fn forwarding(context: &Context, marked: Match) -> Vec<Rule> {
+fn marked(mark: u32, invert: bool) -> Match {
+    Match::Mark { value: mark, mask: mark, invert }
+}
+
+/// The rules that give packets with this mark the node's address.
+pub(crate) fn masquerading(mark: u32) -> Vec<Rule> {
+    vec![
+        Rule::new(Target::Return).with(marked(mark, true)),
+        // Taken off again, so that what happens to the packet later is not ours.
+        Rule::new(Target::SetMark { value: mark, mask: 0 }),
+        Rule::new(Target::Masquerade).comment("telaio service traffic that needs SNAT"),
+    ]
+}
+
+/// The rules that let packets pass which we have sent on, whatever the operator's policy is.
+pub(crate) fn forwarding(mark: u32, tcp_be_liberal: bool) -> Vec<Rule> {
     let mut rules = Vec::new();
-    if !context.tcp_be_liberal {
+    if !tcp_be_liberal {
         // A packet that connection tracking cannot place would go out without its address rewritten,
         // and the client would end the connection.
         rules.push(Rule::new(Target::Drop).state(States::INVALID));
     }
-    rules.push(Rule::new(Target::Accept).comment("telaio forwarding rules").with(marked));
+    let first = Rule::new(Target::Accept).comment("telaio forwarding rules");
+    rules.push(first.with(marked(mark, false)));
     let established = Rule::new(Target::Accept).comment("telaio forwarding of known connections");
     rules.push(established.state(States::KNOWN));
     rules

@@ -1,6 +1,6 @@
 //! The whole way from services to rules, on a kernel that is only played.
 
-mod fake;
+pub(crate) mod fake;
 mod incremental;
 mod paths;
 mod text;

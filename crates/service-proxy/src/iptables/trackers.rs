@@ -94,7 +94,7 @@ pub fn take_changes(
     let now = |key: &ObjectKey| {
         let service = Arc::clone(services.services.get(key)?);
         let endpoints = endpoints.endpoints.get(key).cloned().unwrap_or_default();
-        Some(ServiceEndpoints { service, endpoints })
+        Some(ServiceEndpoints { service, endpoints: endpoints.into() })
     };
     changed.into_iter().map(|key| (key.clone(), now(&key))).collect()
 }
@@ -168,7 +168,7 @@ mod tests {
         endpoints.update(&entry.endpoints[0]);
         assert_eq!(take_changes(services, endpoints), Changes::new());
         endpoints.delete(&entry.endpoints[0].key);
-        let gone = ServiceEndpoints { endpoints: Vec::new(), ..entry.clone() };
+        let gone = ServiceEndpoints { endpoints: Arc::default(), ..entry.clone() };
         assert_eq!(take_changes(services, endpoints), Changes::from([(key.clone(), Some(gone))]));
         services.delete(&key);
         assert_eq!(take_changes(services, endpoints), Changes::from([(key, None)]));

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use telaio_model::{Object, ObjectKey, ServiceEndpoints};
 use telaio_netlink::NetlinkError;
-use telaio_netlink::nftables::{Batch, Family, Nftables, Notice, Watcher};
-use telaio_reconcile::kpng::{Backend, FilterReset, FullState, Inbox, Sink, SinkError};
+use telaio_netlink::nftables::{Batch, Family, Nftables, Touched, Watcher};
+use telaio_reconcile::kpng::{Backend, FullState, Inbox, Sink, SinkError};
 use telaio_reconcile::target::DriftReport;
 use telaio_reconcile::{
     ApplyError, PartReconciler, SyncHandle, SyncKind, SyncReport, Syncer, sync_loop,
@@ -19,7 +19,7 @@ use super::compile::Key;
 use super::desired::{Desired, Part};
 use super::layout::TABLE;
 use super::probe;
-use super::target::Kernel;
+use super::target::{Kernel, Reads};
 use crate::config::NodeFacts;
 use crate::options::{Programmed, ProxyOptions};
 use crate::plan::balance_problem;
@@ -37,6 +37,7 @@ const DRIFT_NAMED_MAX: usize = 5;
 pub struct NftablesBackend {
     options: ProxyOptions,
     inbox: Inbox,
+    reads: Arc<Reads>,
     running: Option<Running>,
 }
 
@@ -52,7 +53,12 @@ impl NftablesBackend {
 
     /// A backend that is not set up yet.
     pub fn new(options: ProxyOptions) -> Self {
-        Self { options, inbox: Inbox::default(), running: None }
+        Self { options, inbox: Inbox::default(), reads: Arc::default(), running: None }
+    }
+
+    /// How often it reads tables back; the numbers follow the backend.
+    pub fn reads(&self) -> Arc<Reads> {
+        Arc::clone(&self.reads)
     }
 
     fn handle(&self) -> Result<&SyncHandle, SinkError> {
@@ -72,6 +78,7 @@ impl Backend for NftablesBackend {
         let mut kernel =
             Kernel::open(&config.families).map_err(|error| failed(open_hint(&error)))?;
         probe::check(kernel.nft(), &config.families).map_err(|error| failed(error.to_string()))?;
+        let kernel = kernel.counting_in(Arc::clone(&self.reads));
         let watch = Arc::new(Watch::default());
         let node = NodeFacts::default();
         let syncer = NftablesSyncer {
@@ -107,13 +114,13 @@ impl Backend for NftablesBackend {
     }
 
     fn sink(self: Box<Self>) -> Box<dyn Sink> {
-        let Self { options, inbox, running } = *self;
+        let Self { options, inbox, running, .. } = *self;
         let notify = move || {
             if let Some(running) = &running {
                 running.handle.notify();
             }
         };
-        Box::new(FilterReset::new(FullState::new(options.node, inbox.callback(notify))))
+        Box::new(FullState::across_resets(options.node, inbox.callback(notify)))
     }
 }
 
@@ -153,17 +160,7 @@ struct NftablesSyncer {
 impl Syncer for NftablesSyncer {
     fn sync(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
         self.take_news();
-        let mut mended = SyncReport::default();
-        let check = match kind {
-            SyncKind::Changes => false,
-            SyncKind::Drift => true,
-            SyncKind::Full => !self.reconciler.target_mut().is_untouched(),
-        };
-        if check && !self.first {
-            let drift = self.reconciler.check_drift()?;
-            log_drift(&drift);
-            mended = drift.to_sync_report();
-        }
+        let mended = if self.first { SyncReport::default() } else { self.mend(kind)? };
         let changed = if self.everything || kind == SyncKind::Full {
             self.reconciler.reconcile(&self.desired)?
         } else {
@@ -176,6 +173,25 @@ impl Syncer for NftablesSyncer {
 }
 
 impl NftablesSyncer {
+    /// Mends what others have changed. The periodic sync looks at everything, if anybody has changed
+    /// any table; it finds what no notice told. Else only what notices told is looked at.
+    fn mend(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
+        // Taken first: what is told from here on, somebody did after we began to look.
+        let touched = self.watch.take_touched();
+        let full = kind == SyncKind::Full && !self.reconciler.target_mut().is_untouched();
+        let drift = if full {
+            self.reconciler.check_drift()
+        } else if touched.is_nothing() {
+            return Ok(SyncReport::default());
+        } else {
+            self.reconciler.check_touched(&touched)
+        };
+        // Whatever is wrong then, it is still to be found and told.
+        let drift = drift.inspect_err(|_| self.watch.note(Touched::anything()))?;
+        log_drift(&drift);
+        Ok(drift.to_sync_report())
+    }
+
     fn take_news(&mut self) {
         let news = self.inbox.take();
         for (at, object) in news.objects {
@@ -218,7 +234,7 @@ impl NftablesSyncer {
             // Only now: telling a watcher of every element doubles the cost of a large load.
             self.watch.start(self.reconciler.target_mut().port());
             if !self.reconciler.target_mut().is_untouched() {
-                self.watch.suspect();
+                self.watch.suspect(Touched::anything());
             }
         }
         let node = self.desired.node();
@@ -247,6 +263,8 @@ fn log_drift(drift: &DriftReport<Key>) {
 struct Watch {
     handle: parking_lot::Mutex<Option<SyncHandle>>,
     thread: parking_lot::Mutex<Option<JoinHandle<()>>>,
+    /// What others have touched and no sync has looked at. Bounded by itself.
+    touched: parking_lot::Mutex<Touched>,
     ending: Arc<AtomicBool>,
 }
 
@@ -255,7 +273,18 @@ impl Watch {
         *self.handle.lock() = Some(handle.clone());
     }
 
-    fn suspect(&self) {
+    fn note(&self, touched: Touched) {
+        self.touched.lock().add(touched);
+    }
+
+    fn take_touched(&self) -> Touched {
+        std::mem::take(&mut *self.touched.lock())
+    }
+
+    /// Has it looked at. Several suspicions may become one sync; then a sync may find nothing left to
+    /// look at, which costs nothing.
+    fn suspect(&self, touched: Touched) {
+        self.note(touched);
         if let Some(handle) = &*self.handle.lock() {
             handle.drift_suspected();
         }
@@ -263,7 +292,7 @@ impl Watch {
 
     /// Begins to watch. Without a watcher drift is found by the periodic sync.
     fn start(self: &Arc<Self>, own_port: u32) {
-        let watcher = match Watcher::open(own_port) {
+        let watcher = match Watcher::open(own_port, TABLE) {
             Ok(watcher) => watcher,
             Err(error) => {
                 tracing::warn!(%error, "cannot watch nftables; changes by others are found later");
@@ -272,9 +301,9 @@ impl Watch {
         };
         let (watch, ending) = (Arc::downgrade(self), Arc::clone(&self.ending));
         let run = move || {
-            watch_all(watcher, &ending, || {
+            watch_all(watcher, &ending, |touched| {
                 if let Some(watch) = watch.upgrade() {
-                    watch.suspect();
+                    watch.suspect(touched);
                 }
             });
         };
@@ -296,24 +325,20 @@ impl Watch {
     }
 }
 
-fn watch_all(mut watcher: Watcher, ending: &AtomicBool, suspect: impl Fn()) {
+fn watch_all(mut watcher: Watcher, ending: &AtomicBool, suspect: impl Fn(Touched)) {
     while !ending.load(Ordering::Relaxed) {
         match watcher.next(WATCH_PAUSE) {
-            Ok(Some(notice)) if concerns_us(&notice) => {
+            Ok(Some(notice)) => {
                 tracing::debug!(process = notice.process, "somebody changed our table");
-                suspect();
+                suspect(notice.touched);
             }
-            Ok(_) => {}
+            Ok(None) => {}
             Err(error) => {
                 tracing::warn!(%error, "no longer watching nftables; changes by others are found later");
                 return;
             }
         }
     }
-}
-
-fn concerns_us(notice: &Notice) -> bool {
-    notice.lost || notice.tables.iter().any(|(_, name)| name == TABLE)
 }
 
 /// Removes everything of ours; tells what that was.

@@ -29,19 +29,41 @@ impl Part {
     }
 }
 
-/// What a service claims at each rank.
-type Compiled = [Option<Vec<(Key, Item)>>; Rank::ALL.len()];
+/// What a service claims at each rank, until somebody takes it.
+type Compiled = Box<[Option<Vec<(Key, Item)>>; Rank::ALL.len()]>;
 
 /// A service, and the ways that it leads.
 #[derive(Debug)]
 struct Entry {
     service: ServiceEndpoints,
     ways: Box<[(IpFamily, Way)]>,
-    /// What was compiled to learn which ways it leads, until somebody takes it.
-    compiled: Mutex<Compiled>,
+    /// What was compiled to learn which ways it leads, until all of it is taken.
+    compiled: Mutex<Option<Compiled>>,
 }
 
 impl Entry {
+    /// The ranks at which it claims anything. Most services have cluster addresses only.
+    fn ranks(&self) -> &'static [Rank] {
+        if self.has_more_than_cluster_ips() { &Rank::ALL } else { &Rank::ALL[..1] }
+    }
+
+    /// What it claims at a rank; `compile` makes all of it, if it is not there any more.
+    fn take(&self, rank: Rank, compile: impl FnOnce() -> Compiled) -> Vec<(Key, Item)> {
+        if !self.ranks().contains(&rank) {
+            return Vec::new();
+        }
+        let mut compiled = self.compiled.lock();
+        let mut all = match compiled.take() {
+            Some(all) if all[rank as usize].is_some() => all,
+            _ => compile(),
+        };
+        let taken = all[rank as usize].take();
+        if self.ranks().iter().any(|rank| all[*rank as usize].is_some()) {
+            *compiled = Some(all);
+        }
+        taken.unwrap_or_default()
+    }
+
     fn has_more_than_cluster_ips(&self) -> bool {
         let service = &self.service.service;
         !service.external_ips.is_empty()
@@ -133,7 +155,7 @@ impl Desired {
         if is_news {
             self.node = node;
             for entry in self.services.values() {
-                *entry.compiled.lock() = Default::default();
+                *entry.compiled.lock() = None;
             }
         }
         is_news
@@ -151,7 +173,8 @@ impl Desired {
                 for way in &ways {
                     changed |= self.ways.add(way);
                 }
-                (Some(Entry { service, ways, compiled: Mutex::new(items.map(Some)) }), changed)
+                let compiled = Mutex::new(Some(Box::new(items.map(Some))));
+                (Some(Entry { service, ways, compiled }), changed)
             }
         };
         let before = match entry {
@@ -193,13 +216,8 @@ impl Desired {
             .into_iter()
             .collect(),
             Part::Service(rank, key) => match self.services.get(key) {
-                Some(entry) => {
-                    let compiled = entry.compiled.lock()[*rank as usize].take();
-                    compiled.unwrap_or_else(|| {
-                        let mut all = self.compile_service(&entry.service).items;
-                        std::mem::take(&mut all[*rank as usize])
-                    })
-                }
+                Some(entry) => entry
+                    .take(*rank, || Box::new(self.compile_service(&entry.service).items.map(Some))),
                 None => Vec::new(),
             },
         }
@@ -229,10 +247,7 @@ impl PartialTarget for Kernel {
 
     fn parts(&self, input: &Desired) -> Vec<Part> {
         let services = input.services.iter().flat_map(|(key, entry)| {
-            // Most services have cluster addresses only.
-            let ranks =
-                if entry.has_more_than_cluster_ips() { &Rank::ALL[..] } else { &Rank::ALL[..1] };
-            ranks.iter().map(|rank| Part::Service(*rank, key.clone()))
+            entry.ranks().iter().map(|rank| Part::Service(*rank, key.clone()))
         });
         [Part::Shared].into_iter().chain(services).collect()
     }

@@ -1,23 +1,25 @@
 //! The table in the kernel: reading it back and changing it, one transaction at a time.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use telaio_model::IpFamily;
 use telaio_netlink::NetlinkError;
 use telaio_netlink::nftables::{
-    Chain, Element, ElementData, Nftables, ReadChain, ReadElement, ReadRule, Verdict,
+    Chain, Element, ElementData, Nftables, ReadChain, ReadElement, ReadRule,
 };
 use telaio_reconcile::{ApplyError, Change, Observed};
 
 use super::compile::{ChainItem, FrontendItem, FrontendKey, Item, Key};
-use super::keys::{KeyReader, place_of};
 use super::layout::{Map, TABLE, nft_family};
-use super::rule::{Place, Rule};
+use super::rule::Rule;
 
+mod elements;
+mod touched;
 mod transaction;
 
+use elements::ReadEntry;
 use transaction::{Growth, TransactionWriter, transactions};
 
 /// Above so many bytes a sync is more than one transaction. Then it is split between services, never
@@ -39,6 +41,33 @@ struct Fill {
     size: u32,
 }
 
+/// How often tables were read back.
+#[derive(Debug, Default)]
+pub struct Reads {
+    whole: AtomicU64,
+    touched: AtomicU64,
+}
+
+impl Reads {
+    /// How often everything was read.
+    pub fn whole(&self) -> u64 {
+        self.whole.load(Ordering::Relaxed)
+    }
+
+    /// How often only what somebody had touched was read.
+    pub fn touched(&self) -> u64 {
+        self.touched.load(Ordering::Relaxed)
+    }
+
+    fn count_whole(&self) {
+        self.whole.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count_touched(&self) {
+        self.touched.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// The tables of both families.
 #[derive(Debug)]
 pub struct Kernel {
@@ -53,6 +82,7 @@ pub struct Kernel {
     transaction_bytes_max: usize,
     /// Who stays where, kept while the tables are made anew.
     kept: BTreeMap<(IpFamily, Map), Vec<KeptElement>>,
+    reads: Arc<Reads>,
 }
 
 #[derive(Debug, Clone)]
@@ -76,7 +106,15 @@ impl Kernel {
             generation: None,
             transaction_bytes_max,
             kept: BTreeMap::new(),
+            reads: Arc::default(),
         })
+    }
+
+    /// Counts from now on how often it reads.
+    #[must_use]
+    pub fn counting_in(mut self, reads: Arc<Reads>) -> Self {
+        self.reads = reads;
+        self
     }
 
     /// Makes transactions smaller, for tests of what happens when one is not enough.
@@ -97,6 +135,7 @@ impl Kernel {
 
     /// What is there of ours. Tables that are not whole count as not there: they are made anew.
     pub fn read(&mut self) -> Result<Observed<Key, Item>, ApplyError> {
+        self.reads.count_whole();
         let mut items = BTreeMap::new();
         let mut whole = !self.anew;
         self.generation = Some(self.nft.generation().map_err(apply_error)?);
@@ -106,13 +145,15 @@ impl Kernel {
             whole &= table.complete;
             self.tables.insert(family, table);
         }
+        if whole {
+            for family in self.families.clone() {
+                self.observe_chains(family, &mut items).map_err(apply_error)?;
+                whole &= self.observe_elements(family, &mut items).map_err(apply_error)?;
+            }
+        }
         if !whole {
             self.anew = true;
             return Ok(Observed::nothing());
-        }
-        for family in self.families.clone() {
-            self.observe_chains(family, &mut items).map_err(apply_error)?;
-            self.observe_elements(family, &mut items).map_err(apply_error)?;
         }
         Ok(Observed::new(items))
     }
@@ -174,12 +215,14 @@ impl Kernel {
         Ok(())
     }
 
+    /// Whether all of them are such as we write.
     fn observe_elements(
         &mut self,
         family: IpFamily,
         items: &mut BTreeMap<Key, Item>,
-    ) -> Result<(), NetlinkError> {
+    ) -> Result<bool, NetlinkError> {
         let mut frontends: BTreeMap<FrontendKey, FrontendItem> = BTreeMap::new();
+        let mut all_understood = true;
         let has =
             |map: &Map| self.tables.get(&family).is_some_and(|table| table.fill.contains_key(map));
         let maps: Vec<Map> =
@@ -199,39 +242,25 @@ impl Kernel {
             if let Some(fill) = self.tables.get_mut(&family).and_then(|it| it.fill.get_mut(&map)) {
                 fill.count = count;
             }
+            all_understood &= i64::try_from(found.len()) == Ok(count);
             for entry in found {
                 match entry {
-                    ReadEntry::Present(key) => _ = items.insert(key, Item::Present),
-                    ReadEntry::Firewall(key, chain) => {
-                        frontends.entry(key).or_default().sources = Some(chain);
-                    }
-                    ReadEntry::Way(number, verdict) => {
-                        // A verdict that we never use is replaced by ours.
-                        let verdict = verdict.unwrap_or(Verdict::Return);
-                        items.insert(Key::Way(family, number), Item::Way(verdict));
-                    }
-                    ReadEntry::Leads(key, way) => {
-                        frontends.entry(key).or_default().way = Some(way);
-                    }
-                    ReadEntry::Slot(key, slot, endpoint) => {
-                        frontends.entry(key).or_default().slots.push((slot, endpoint));
-                    }
-                    ReadEntry::Live(key, slot) => {
-                        frontends.entry(key).or_default().live.push(slot);
-                    }
-                    ReadEntry::Lasting(key, slot, lasting) => {
-                        frontends.entry(key).or_default().lasting.push((slot, lasting));
+                    ReadEntry::Item(key, item) => _ = items.insert(key, item),
+                    ReadEntry::Sources(key, _)
+                    | ReadEntry::Leads(key, _)
+                    | ReadEntry::Slot(key, ..)
+                    | ReadEntry::Lasting(key, ..)
+                    | ReadEntry::Live(key, _) => {
+                        elements::put(frontends.entry(key).or_default(), entry);
                     }
                 }
             }
         }
         items.extend(frontends.into_iter().map(|(key, mut item)| {
-            item.slots.sort_unstable();
-            item.lasting.sort_unstable();
-            item.live.sort_unstable();
+            elements::sort(&mut item);
             (Key::Frontend(key), Item::Frontend(Arc::new(item)))
         }));
-        Ok(())
+        Ok(all_understood)
     }
 
     /// Carries out changes.
@@ -326,7 +355,7 @@ impl Kernel {
     fn write_anew(&mut self, writer: &mut TransactionWriter, changes: &[Change<Key, Item>]) {
         let growth = Growth::of(changes);
         for family in &self.families {
-            let batch = writer.batch(*family);
+            let batch = writer.begin(*family);
             // Deleting needs it to be there, and making it is harmless where it is.
             batch.add_table();
             batch.delete_table();
@@ -351,56 +380,6 @@ impl Kernel {
             }
             self.tables.insert(*family, table);
         }
-    }
-}
-
-/// An element, understood.
-enum ReadEntry {
-    Present(Key),
-    Firewall(FrontendKey, Arc<str>),
-    Way(u32, Option<Verdict>),
-    Leads(FrontendKey, u32),
-    Slot(FrontendKey, u32, SocketAddr),
-    Lasting(FrontendKey, u32, u32),
-    Live(FrontendKey, u32),
-}
-
-impl ReadEntry {
-    fn of(map: Map, family: IpFamily, element: &ReadElement<'_>) -> Option<Self> {
-        let mut key = KeyReader::new(family, element.key);
-        Some(match map {
-            Map::ClusterIps => Self::Present(Key::ClusterIp(key.address()?)),
-            Map::Hairpin => Self::Present(Key::Hairpin(key.address()?)),
-            Map::LocalhostNodePorts => Self::Present(Key::LocalhostNodePort(family, key.be16()?)),
-            Map::Firewall => {
-                let chain = match element.verdict() {
-                    Some(Verdict::Jump(chain)) => chain,
-                    // Not ours: equal to nothing that we want, so it is replaced.
-                    _ => String::new(),
-                };
-                Self::Firewall(key.service(Place::Address)?, chain.into())
-            }
-            Map::Ways => Self::Way(key.ne32()?, element.verdict()),
-            Map::Services | Map::NodePorts => {
-                let service = key.service(place_of(map))?;
-                let mut value = KeyReader::new(family, element.value?);
-                Self::Leads(service, value.ne32()?)
-            }
-            Map::Endpoints | Map::NodePortEndpoints => {
-                let place = place_of(map);
-                let (service, slot) = (key.service(place)?, key.ne32()?);
-                let mut value = KeyReader::new(family, element.value?);
-                Self::Slot(service, slot, SocketAddr::new(value.address()?, value.be16()?))
-            }
-            Map::Lasting | Map::NodePortLasting => {
-                let place = place_of(map);
-                let (service, slot) = (key.service(place)?, key.ne32()?);
-                let mut value = KeyReader::new(family, element.value?);
-                Self::Lasting(service, slot, value.ne32()?)
-            }
-            Map::Live | Map::NodePortLive => Self::Live(key.service(place_of(map))?, key.ne32()?),
-            Map::Affinity | Map::NodePortAffinity => return None,
-        })
     }
 }
 
@@ -434,6 +413,9 @@ fn base_of(
 }
 
 fn kept_element(element: &ReadElement<'_>) -> Option<KeptElement> {
+    if element.key.is_empty() {
+        return None;
+    }
     Some(KeptElement {
         key: element.key.to_vec(),
         value: element.value?.to_vec(),

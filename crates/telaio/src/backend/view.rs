@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use telaio_model::{ObjectKey, ServiceEndpoints};
-use telaio_reconcile::kpng::{Backend, FilterReset, FullState, Inbox, Sink, SinkError};
+use telaio_reconcile::kpng::{Backend, FullState, Inbox, Sink, SinkError};
 use telaio_reconcile::target::compile_by_parts;
 use telaio_reconcile::{
     ApplyError, Change, Observed, PartReconciler, PartialTarget, SyncHandle, SyncKind, SyncReport,
@@ -181,7 +181,7 @@ impl Backend for ViewBackend {
                 handle.notify();
             }
         };
-        Box::new(FilterReset::new(FullState::new(context.node, inbox.callback(notify))))
+        Box::new(FullState::across_resets(context.node, inbox.callback(notify)))
     }
 }
 

@@ -150,7 +150,7 @@ fn apply_to(truth: &mut State, op: &Op) -> Vec<Op> {
     match op {
         Op::SetEndpoint(endpoint) if truth.get(&endpoint.key.service).is_none() => return ops,
         Op::DeleteService(key) => {
-            let entry = truth.get(key).into_iter().flat_map(|entry| &entry.endpoints);
+            let entry = truth.get(key).into_iter().flat_map(|entry| entry.endpoints.iter());
             ops.extend(entry.map(|endpoint| Op::DeleteEndpoint(endpoint.key.clone())));
         }
         _ => {}

@@ -105,7 +105,7 @@ fn an_endpoint_without_a_service_waits_for_it() {
     assert!(seen.lock().calls[0].0.is_empty());
     assert_eq!(sink.state().orphan_count(), 1);
     send_all(&mut sink, [Op::SetService(service("a", 1)), Op::Sync]);
-    assert_eq!(sink.state().get(&key("a")).unwrap().endpoints, [endpoint("a", "x", 1)]);
+    assert_eq!(*sink.state().get(&key("a")).unwrap().endpoints, [endpoint("a", "x", 1)]);
     assert_eq!(sink.state().orphan_count(), 0);
 
     // The service goes before its endpoint does, and comes back.

@@ -15,29 +15,29 @@ type Chains = BTreeMap<String, Vec<String>>;
 
 /// What the fake kernel holds, and what it was given.
 #[derive(Debug, Default)]
-pub(super) struct FakeState {
-    pub(super) tables: BTreeMap<Table, Chains>,
-    pub(super) texts: Vec<String>,
-    pub(super) saves: usize,
+pub(crate) struct FakeState {
+    pub(crate) tables: BTreeMap<Table, Chains>,
+    pub(crate) texts: Vec<String>,
+    pub(crate) saves: usize,
     /// The next restore fails after so many commits.
-    pub(super) fail_after: Option<usize>,
+    pub(crate) fail_after: Option<usize>,
 }
 
 /// Handles share one state.
 #[derive(Debug, Clone)]
-pub(super) struct FakeKernel {
-    pub(super) state: Arc<Mutex<FakeState>>,
+pub(crate) struct FakeKernel {
+    pub(crate) state: Arc<Mutex<FakeState>>,
     limits: Limits,
 }
 
 impl FakeKernel {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: Limits) -> Self {
         let builtin = |names: &[&str]| {
             names.iter().map(|name| ((*name).to_owned(), Vec::new())).collect::<Chains>()
         };
         let tables = BTreeMap::from([
             (Table::Filter, builtin(&["INPUT", "FORWARD", "OUTPUT"])),
-            (Table::Mangle, builtin(&["PREROUTING", "POSTROUTING"])),
+            (Table::Mangle, builtin(&["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"])),
             (Table::Nat, builtin(&["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"])),
         ]);
         let state = FakeState { tables, ..FakeState::default() };
@@ -45,7 +45,7 @@ impl FakeKernel {
     }
 
     /// What `iptables-save` would print, with the rules of shared chains in order.
-    pub(super) fn sorted(&self) -> String {
+    pub(crate) fn sorted(&self) -> String {
         let mut state = self.state.lock();
         let shared =
             super::super::compile::SharedChain::ALL.map(super::super::compile::SharedChain::place);
@@ -61,7 +61,7 @@ impl FakeKernel {
         text
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         print(&self.state.lock().tables)
     }
 }
@@ -127,7 +127,7 @@ impl Kernel for FakeKernel {
 fn check_jumps(chains: &Chains) {
     for rule in chains.values().flatten() {
         let target = rule.rsplit_once("-j ").expect("a target").1.split(' ').next().unwrap();
-        let known = ["RETURN", "ACCEPT", "DROP", "REJECT", "DNAT", "MASQUERADE", "MARK"];
+        let known = ["RETURN", "ACCEPT", "DROP", "REJECT", "DNAT", "MASQUERADE", "MARK", "SET"];
         assert!(known.contains(&target) || chains.contains_key(target), "no {target}: {rule}");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use telaio_model::{Conditions, IpFamily, LocalEndpoint, Protocol, Scopes, ServiceEndpoints};
 
@@ -263,7 +264,7 @@ fn the_sets_of_the_view_decide_and_not_the_state_of_an_endpoint() {
     let change = |entry: &mut ServiceEndpoints, at: usize, change: fn(&mut LocalEndpoint)| {
         let mut endpoint = (*entry.endpoints[at]).clone();
         change(&mut endpoint);
-        entry.endpoints[at] = endpoint.into();
+        Arc::make_mut(&mut entry.endpoints)[at] = endpoint.into();
     };
     let terminating = |endpoint: &mut LocalEndpoint| {
         endpoint.conditions = Conditions { ready: false, serving: true, terminating: true };

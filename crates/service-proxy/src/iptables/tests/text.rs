@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use telaio_model::{IpFamily, Protocol};
 
 use super::super::names::ChainName;
-use super::super::rule::{Is, Match, Rule, States, Target};
+use super::super::rule::{Directions, Is, Match, Rule, States, Target};
 use super::super::{Services, render};
 use crate::config::{DetectLocal, NodeFacts, ProxyConfig};
 use crate::fixture::Fixture;
@@ -103,10 +103,22 @@ fn some_match(family: IpFamily) -> impl Strategy<Value = Match> {
             mask,
             invert
         }),
+        ("[A-Z0-9-]{1,31}", some_directions(), any::<bool>()).prop_map(
+            |(name, directions, invert)| Match::Set { name: name.into(), directions, invert }
+        ),
         (0..=1_u32 << 31).prop_map(Match::Random),
         (1_u32..999, 0_u32..9).prop_map(|(every, packet)| Match::Nth { every, packet }),
         any::<u32>().prop_map(move |seconds| Match::RecentCheck { list, seconds, family }),
         Just(Match::RecentSet { list, family }),
+    ]
+}
+
+fn some_directions() -> impl Strategy<Value = Directions> {
+    prop_oneof![
+        Just(Directions::Source),
+        Just(Directions::Destination),
+        Just(Directions::DestinationPort),
+        Just(Directions::DestinationPortSource),
     ]
 }
 
@@ -120,6 +132,7 @@ fn some_target(family: IpFamily) -> impl Strategy<Value = Target> {
         Just(Target::Masquerade),
         (address(family), any::<u16>()).prop_map(|(ip, port)| Target::Dnat((ip, port).into())),
         (any::<u32>(), any::<u32>()).prop_map(|(value, mask)| Target::SetMark { value, mask }),
+        "[A-Z0-9-]{1,31}".prop_map(|set| Target::MapMark { set: set.into() }),
     ]
 }
 
@@ -129,15 +142,17 @@ fn some_rule() -> impl Strategy<Value = Rule> {
         (
             proptest::option::of(net(family)),
             proptest::option::of(net(family)),
+            interface.clone(),
             interface,
             proptest::option::of(Just(Protocol::Sctp)),
             proptest::collection::vec(some_match(family), 0..4),
             some_target(family),
         )
-            .prop_map(|(source, destination, interface, protocol, matches, target)| Rule {
+            .prop_map(|(source, destination, from, to, protocol, matches, target)| Rule {
                 source,
                 destination,
-                interface: interface.map(|(name, invert)| Is { value: name.into(), invert }),
+                interface: from.map(|(name, invert)| Is { value: name.into(), invert }),
+                out_interface: to.map(|(name, invert)| Is { value: name.into(), invert }),
                 protocol,
                 matches,
                 target,

@@ -84,31 +84,58 @@ impl FrontendMaps {
     }
 }
 
+/// The messages about one family's table, in the order in which the kernel gets them.
+struct FamilyWriter {
+    /// What makes tables, maps, chains and rules.
+    begin: Batch,
+    /// The elements of each map, apart: those that follow each other share a message, and the kernel
+    /// takes many in one message much faster than one in many.
+    elements: [Batch; Map::ALL.len()],
+    /// What takes chains away.
+    end: Batch,
+}
+
+impl FamilyWriter {
+    fn new(family: IpFamily) -> Self {
+        let batch = || Batch::new(nft_family(family), TABLE);
+        Self { begin: batch(), elements: Map::ALL.map(|_| batch()), end: batch() }
+    }
+}
+
 /// Writes changes in an order that the kernel can take.
 pub(super) struct TransactionWriter {
-    v4: Batch,
-    v6: Batch,
+    v4: FamilyWriter,
+    v6: FamilyWriter,
     key: Vec<u8>,
 }
 
 impl TransactionWriter {
     pub(super) fn new() -> Self {
         Self {
-            v4: Batch::new(nft_family(IpFamily::V4), TABLE),
-            v6: Batch::new(nft_family(IpFamily::V6), TABLE),
+            v4: FamilyWriter::new(IpFamily::V4),
+            v6: FamilyWriter::new(IpFamily::V6),
             key: Vec::with_capacity(64),
         }
     }
 
-    pub(super) fn batch(&mut self, family: IpFamily) -> &mut Batch {
+    fn family(&mut self, family: IpFamily) -> &mut FamilyWriter {
         match family {
             IpFamily::V4 => &mut self.v4,
             IpFamily::V6 => &mut self.v6,
         }
     }
 
-    pub(super) fn batches(&mut self) -> [&mut Batch; 2] {
-        [&mut self.v4, &mut self.v6]
+    /// What comes before all elements.
+    pub(super) fn begin(&mut self, family: IpFamily) -> &mut Batch {
+        &mut self.family(family).begin
+    }
+
+    pub(super) fn batches(&mut self) -> Vec<&mut Batch> {
+        let families = [&mut self.v4, &mut self.v6].into_iter();
+        let in_order = families.flat_map(|FamilyWriter { begin, elements, end }| {
+            [begin].into_iter().chain(elements).chain([end])
+        });
+        in_order.collect()
     }
 
     pub(super) fn write(&mut self, changes: &Changes<'_>) {
@@ -136,7 +163,7 @@ impl TransactionWriter {
 
     fn make_chain(&mut self, change: &Change<Key, Item>) {
         let Some(Item::Chain(new)) = change.new_item() else { return };
-        let batch = self.batch(change.key().family());
+        let batch = self.begin(change.key().family());
         if let Some(Item::Chain(old)) = change.old() {
             batch.flush_chain(&old.chain.name);
             if old.chain == new.chain {
@@ -149,7 +176,7 @@ impl TransactionWriter {
 
     fn write_rules(&mut self, change: &Change<Key, Item>) {
         let Some(Item::Chain(new)) = change.new_item() else { return };
-        let batch = self.batch(change.key().family());
+        let batch = self.begin(change.key().family());
         for rule in new.rules.iter().flatten() {
             batch.add_rule(&new.chain.name, &rule.expressions, None);
         }
@@ -157,13 +184,13 @@ impl TransactionWriter {
 
     fn empty_chain(&mut self, change: &Change<Key, Item>) {
         if let Change::Delete { key, old: Item::Chain(old) } = change {
-            self.batch(key.family()).flush_chain(&old.chain.name);
+            self.family(key.family()).end.flush_chain(&old.chain.name);
         }
     }
 
     fn remove_chain(&mut self, change: &Change<Key, Item>) {
         if let Change::Delete { key, old: Item::Chain(old) } = change {
-            self.batch(key.family()).delete_chain(&old.chain.name);
+            self.family(key.family()).end.delete_chain(&old.chain.name);
         }
     }
 
@@ -267,8 +294,8 @@ impl TransactionWriter {
 
     fn put(&mut self, family: IpFamily, map: Map, data: ElementData<'_>, add: bool) {
         let batch = match family {
-            IpFamily::V4 => &mut self.v4,
-            IpFamily::V6 => &mut self.v6,
+            IpFamily::V4 => &mut self.v4.elements[map as usize],
+            IpFamily::V6 => &mut self.v6.elements[map as usize],
         };
         if add {
             batch.add_element(map.name(), &Element::new(&self.key, data));

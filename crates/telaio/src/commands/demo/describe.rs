@@ -59,7 +59,7 @@ impl Way {
         family: IpFamily,
     ) -> String {
         let mut targets: Vec<String> = Vec::new();
-        for endpoint in &entry.endpoints {
+        for endpoint in entry.endpoints.iter() {
             let ours = |it: &&LocalEndpointPort| it.name == port.name && (self.used)(it.scopes);
             for found in endpoint.ports.iter().filter(ours) {
                 let ips = endpoint.ips.iter().filter(|ip| IpFamily::of(**ip) == family);

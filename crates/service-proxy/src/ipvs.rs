@@ -1,0 +1,20 @@
+//! The backend `ipvs`: services as virtual servers of the kernel's own load balancer.
+
+mod backend;
+pub mod compile;
+pub mod controller;
+pub mod handlers;
+pub mod marks;
+pub mod mirror;
+pub mod network;
+pub mod patch;
+pub mod proxier;
+pub mod rules;
+pub mod sets;
+pub mod setup;
+pub mod types;
+mod watch;
+
+pub use backend::{IpvsBackend, IpvsOptions};
+pub use controller::IpvsController;
+pub use types::{EndpointInfo, ServiceInfo};

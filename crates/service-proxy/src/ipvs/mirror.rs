@@ -1,0 +1,708 @@
+//! What is wanted and what is there, thing by thing, and the commands that lead from one to the other. Pure.
+//!
+//! What always holds:
+//! - A thing that is as it is wanted gives no command.
+//! - What is not on record in the kernel ([`SetKind::Servers`], [`SetKind::Marks`]) is another's, and is never
+//!   touched; a virtual server is on record before it is made, and until it is gone.
+//! - An endpoint that is not wanted any more gets weight 0, and goes when its last connection has ended or its
+//!   time is over; a server goes after its last endpoint, and its address after the server. UDP has nothing
+//!   to wait for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use telaio_model::IpFamily;
+use telaio_netlink::ipvs::{
+    Command, FLAG_PERSISTENT, Forwarding as Method, RealServer, RealServerLoad, Snapshot,
+    VirtualServer,
+};
+use telaio_reconcile::target::DriftReport;
+
+use super::network::{Entry, Membership, Server, Step};
+use super::sets::SetKind;
+use super::types::{
+    EndpointInfo, EndpointKey, Forwarding, ResourceInfo as _, Scheduler, ServerKey, family_of,
+};
+
+const UDP: u8 = 17;
+/// The protocols that services have, by their numbers.
+const PROTOCOLS: [u8; 3] = [6, UDP, 132];
+
+/// Something in the kernel that can be there or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Thing {
+    /// A virtual server.
+    Server(ServerKey),
+    /// An endpoint of one.
+    Endpoint(EndpointKey),
+    /// A member of a set.
+    Member(Membership),
+    /// An address on our device.
+    Address(IpAddr),
+}
+
+impl fmt::Display for Thing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server(server) => write!(f, "virtual server {}", ServerName(server)),
+            Self::Endpoint(key) => {
+                write!(f, "endpoint {} of virtual server {}", key.address, ServerName(&key.server))
+            }
+            Self::Member(member) => write!(f, "member {:?} of set {}", member.entry, member.set),
+            Self::Address(ip) => write!(f, "address {ip}"),
+        }
+    }
+}
+
+/// A virtual server's key for people, as `ipvsadm` writes it.
+pub struct ServerName<'a>(pub &'a ServerKey);
+
+impl fmt::Display for ServerName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ServerKey::Address { protocol, at } => {
+                let name = match protocol {
+                    6 => "TCP",
+                    17 => "UDP",
+                    132 => "SCTP",
+                    _ => "?",
+                };
+                write!(f, "{name} {at}")
+            }
+            ServerKey::Mark { is_v6, mark } => {
+                write!(f, "FWM {mark}{}", if *is_v6 { " IPv6" } else { "" })
+            }
+        }
+    }
+}
+
+/// What was found in the kernel.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Every virtual server, also others'.
+    pub servers: Vec<Snapshot>,
+    /// The members of our sets, with their marks.
+    pub members: BTreeMap<Membership, Option<u32>>,
+    /// The addresses on our device.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+#[derive(Debug, Default)]
+struct ServerState {
+    wanted: Option<VirtualServer>,
+    present: Option<VirtualServer>,
+    is_udp: bool,
+    /// Another has it; hands off.
+    is_anothers: bool,
+    endpoints: BTreeMap<SocketAddr, EndpointState>,
+}
+
+#[derive(Debug, Default)]
+struct EndpointState {
+    wanted: Option<RealServer>,
+    present: Option<RealServer>,
+    /// It has weight 0 because it is not wanted, since then.
+    leaving_since: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct MemberState {
+    wants: u32,
+    mark: Option<u32>,
+    present: Option<Option<u32>>,
+}
+
+#[derive(Debug, Default)]
+struct AddressState {
+    wants: u32,
+    present: bool,
+}
+
+/// What is wanted and what is there.
+#[derive(Debug, Default)]
+pub struct Mirror {
+    servers: BTreeMap<ServerKey, ServerState>,
+    members: BTreeMap<Membership, MemberState>,
+    addresses: BTreeMap<IpAddr, AddressState>,
+    /// What may not be as it is wanted.
+    dirty_servers: BTreeSet<ServerKey>,
+    dirty_members: BTreeSet<Membership>,
+    dirty_addresses: BTreeSet<IpAddr>,
+    /// Servers that are leaving, or have endpoints that are.
+    leaving: BTreeSet<ServerKey>,
+    /// Schedulers that this kernel does not have.
+    missing_schedulers: BTreeSet<String>,
+}
+
+impl Mirror {
+    /// The kernel does not have this scheduler; round robin takes its place from now on.
+    pub fn lack_scheduler(&mut self, scheduler: &str) {
+        self.missing_schedulers.insert(scheduler.to_owned());
+        for wanted in self.servers.values_mut().filter_map(|state| state.wanted.as_mut()) {
+            if wanted.scheduler == scheduler {
+                Scheduler::RoundRobin.as_str().clone_into(&mut wanted.scheduler);
+            }
+        }
+    }
+
+    /// Something is wanted now, or no more.
+    pub fn take(&mut self, step: &Step) {
+        match step {
+            Step::SetServer(server) => {
+                let state = self.servers.entry(server.key).or_default();
+                let mut server_wanted = virtual_server(server);
+                if self.missing_schedulers.contains(&server_wanted.scheduler) {
+                    Scheduler::RoundRobin.as_str().clone_into(&mut server_wanted.scheduler);
+                }
+                state.wanted = Some(server_wanted);
+                state.is_udp = server.is_udp;
+                self.touch_server(server.key);
+            }
+            Step::RemoveServer(key) => {
+                if let Some(state) = self.servers.get_mut(key) {
+                    state.wanted = None;
+                }
+                self.touch_server(*key);
+            }
+            Step::SetEndpoint(endpoint) => {
+                let state = self.servers.entry(endpoint.server).or_default();
+                let state = state.endpoints.entry(endpoint.address).or_default();
+                state.wanted = Some(real_server(endpoint));
+                self.touch_server(endpoint.key().server);
+            }
+            Step::RemoveEndpoint(key) => {
+                let state = self.servers.get_mut(&key.server);
+                if let Some(state) = state.and_then(|it| it.endpoints.get_mut(&key.address)) {
+                    state.wanted = None;
+                }
+                self.touch_server(key.server);
+            }
+            Step::Join(member, mark) => {
+                let state = self.members.entry(*member).or_default();
+                state.wants += 1;
+                state.mark = *mark;
+                self.dirty_members.insert(*member);
+            }
+            Step::Leave(member) => {
+                if let Some(state) = self.members.get_mut(member) {
+                    state.wants = state.wants.saturating_sub(1);
+                }
+                self.dirty_members.insert(*member);
+            }
+            Step::Bind(ip) => {
+                self.addresses.entry(*ip).or_default().wants += 1;
+                self.touch_address(*ip);
+            }
+            Step::Unbind(ip) => {
+                if let Some(state) = self.addresses.get_mut(ip) {
+                    state.wants = state.wants.saturating_sub(1);
+                }
+                self.touch_address(*ip);
+            }
+        }
+    }
+
+    fn touch_server(&mut self, key: ServerKey) {
+        self.dirty_servers.insert(key);
+        self.touch_member(record(&key));
+        if let ServerKey::Address { at, .. } = key
+            && self.addresses.contains_key(&at.ip())
+        {
+            self.touch_address(at.ip());
+        }
+    }
+
+    fn touch_address(&mut self, ip: IpAddr) {
+        self.dirty_addresses.insert(ip);
+        self.touch_member(Membership::new(SetKind::Addresses, Entry::Ip(ip)));
+    }
+
+    fn touch_member(&mut self, member: Membership) {
+        self.members.entry(member).or_default();
+        self.dirty_members.insert(member);
+    }
+
+    /// The kernel was looked at. What differs from what we thought; it is mended by the next commands.
+    ///
+    /// A virtual server that is wanted and not on record is taken over if `adopt` says so; else it is
+    /// another's, and ours cannot be.
+    pub fn observe(
+        &mut self,
+        found: Found,
+        now: Instant,
+        adopt: impl Fn(&ServerKey) -> bool,
+    ) -> DriftReport<Thing> {
+        let mut drift = DriftReport::default();
+        self.observe_servers(found.servers, &found.members, now, adopt, &mut drift);
+        self.observe_members(&found.members, &mut drift);
+        self.observe_addresses(&found.addresses, &mut drift);
+        drift
+    }
+
+    fn observe_servers(
+        &mut self,
+        found: Vec<Snapshot>,
+        on_record: &BTreeMap<Membership, Option<u32>>,
+        now: Instant,
+        adopt: impl Fn(&ServerKey) -> bool,
+        drift: &mut DriftReport<Thing>,
+    ) {
+        let mut seen = BTreeSet::new();
+        for snapshot in found {
+            let key = snapshot.server.frontend;
+            let is_wanted = self.servers.get(&key).is_some_and(|state| state.wanted.is_some());
+            if !on_record.contains_key(&record(&key)) {
+                if !is_wanted {
+                    continue;
+                }
+                let is_anothers = !adopt(&key);
+                let state = self.servers.entry(key).or_default();
+                if is_anothers && !state.is_anothers {
+                    let server = ServerName(&key);
+                    tracing::warn!(%server, "is a virtual server of somebody else; it is left alone");
+                }
+                state.is_anothers = is_anothers;
+                if is_anothers {
+                    continue;
+                }
+            }
+            seen.insert(key);
+            let state = self.servers.entry(key).or_default();
+            state.observe(key, snapshot, now, drift);
+            if !state.is_settled() {
+                self.touch_server(key);
+            }
+            self.note_leaving(&key);
+        }
+        let gone: Vec<ServerKey> =
+            self.servers.keys().filter(|it| !seen.contains(it)).copied().collect();
+        for key in gone {
+            let Some(state) = self.servers.get_mut(&key) else { continue };
+            if state.present.take().is_some() {
+                drift.missing.push(Thing::Server(key));
+                for endpoint in state.endpoints.values_mut() {
+                    endpoint.present = None;
+                }
+            }
+            if state.wanted.is_none() || !state.is_settled() {
+                self.touch_server(key);
+            }
+        }
+    }
+
+    fn observe_members(
+        &mut self,
+        found: &BTreeMap<Membership, Option<u32>>,
+        drift: &mut DriftReport<Thing>,
+    ) {
+        for (member, mark) in found {
+            let state = self.members.entry(*member).or_default();
+            match state.present {
+                Some(before) if before == *mark => continue,
+                Some(_) => drift.altered.push(Thing::Member(*member)),
+                None => drift.unexpected.push(Thing::Member(*member)),
+            }
+            state.present = Some(*mark);
+            self.dirty_members.insert(*member);
+        }
+        for (member, state) in &mut self.members {
+            if state.present.is_some() && !found.contains_key(member) {
+                state.present = None;
+                drift.missing.push(Thing::Member(*member));
+                self.dirty_members.insert(*member);
+            }
+        }
+    }
+
+    fn observe_addresses(&mut self, found: &BTreeSet<IpAddr>, drift: &mut DriftReport<Thing>) {
+        let known: Vec<IpAddr> = self.addresses.keys().chain(found).copied().collect();
+        for ip in known {
+            let state = self.addresses.entry(ip).or_default();
+            let present = found.contains(&ip);
+            if state.present == present {
+                continue;
+            }
+            if present {
+                drift.unexpected.push(Thing::Address(ip));
+            } else {
+                drift.missing.push(Thing::Address(ip));
+            }
+            state.present = present;
+            self.touch_address(ip);
+        }
+    }
+
+    /// Members to be put into sets, with their marks.
+    pub fn joins(&self) -> Vec<(Membership, Option<u32>)> {
+        let dirty = self.dirty_members.iter().filter_map(|at| Some((*at, self.members.get(at)?)));
+        dirty
+            .filter(|(at, state)| state.present != Some(state.mark) && self.is_wanted(at, state))
+            .map(|(at, state)| (at, state.mark))
+            .collect()
+    }
+
+    /// Members to be taken from sets.
+    pub fn leaves(&self) -> Vec<Membership> {
+        let dirty = self.dirty_members.iter().filter_map(|at| Some((*at, self.members.get(at)?)));
+        dirty
+            .filter(|(at, state)| state.present.is_some() && !self.is_wanted(at, state))
+            .map(|(at, _)| at)
+            .collect()
+    }
+
+    fn is_wanted(&self, at: &Membership, state: &MemberState) -> bool {
+        match (at.set.kind, at.entry) {
+            (SetKind::Servers | SetKind::Marks, _) => {
+                let state = recorded(at).and_then(|key| self.servers.get(&key));
+                state.is_some_and(|it| {
+                    !it.is_anothers && (it.wanted.is_some() || it.present.is_some())
+                })
+            }
+            (SetKind::Addresses, Entry::Ip(ip)) => {
+                self.addresses.get(&ip).is_some_and(|it| it.present || self.is_needed(ip, it))
+            }
+            _ => state.wants > 0,
+        }
+    }
+
+    /// An address is needed while somebody wants it, and while a server that leaves answers there.
+    fn is_needed(&self, ip: IpAddr, state: &AddressState) -> bool {
+        let leaves = |protocol: u8| {
+            let key = |port| ServerKey::Address { protocol, at: SocketAddr::new(ip, port) };
+            let mut here = self.leaving.range(key(0)..=key(u16::MAX));
+            here.any(|key| self.servers.get(key).is_some_and(|it| it.wanted.is_none()))
+        };
+        state.wants > 0 || (state.present && PROTOCOLS.into_iter().any(leaves))
+    }
+
+    /// The commands for virtual servers and their endpoints that need nobody's leave.
+    pub fn commands(&self) -> Vec<Command> {
+        let mut commands = Vec::new();
+        for key in &self.dirty_servers {
+            if let Some(state) = self.servers.get(key).filter(|state| !state.is_anothers) {
+                state.commands(key, &mut commands);
+            }
+        }
+        commands
+    }
+
+    /// Addresses to be put on our device.
+    pub fn binds(&self) -> Vec<IpAddr> {
+        let wanted =
+            |ip: &&IpAddr| self.addresses.get(ip).is_some_and(|it| it.wants > 0 && !it.present);
+        self.dirty_addresses.iter().filter(wanted).copied().collect()
+    }
+
+    /// Addresses to be taken from it.
+    pub fn unbinds(&self) -> Vec<IpAddr> {
+        let unwanted = |ip: &&IpAddr| {
+            let state = self.addresses.get(ip);
+            state.is_some_and(|it| it.present && !self.is_needed(**ip, it))
+        };
+        self.dirty_addresses.iter().filter(unwanted).copied().collect()
+    }
+
+    /// The servers whose connections have to be counted.
+    pub fn leaving(&self) -> &BTreeSet<ServerKey> {
+        &self.leaving
+    }
+
+    /// The commands for a leaving server's endpoints whose connections have ended, or whose time is over.
+    pub fn drained(
+        &self,
+        key: &ServerKey,
+        loads: &[RealServerLoad],
+        now: Instant,
+        time_max: Duration,
+    ) -> Vec<Command> {
+        let Some(state) = self.servers.get(key) else { return Vec::new() };
+        let mut commands = Vec::new();
+        let mut left = 0;
+        for (address, endpoint) in &state.endpoints {
+            if endpoint.wanted.is_some() || endpoint.present.is_none() {
+                left += usize::from(endpoint.present.is_some());
+                continue;
+            }
+            let load = loads.iter().find(|load| load.server.address == *address);
+            let is_idle = load.is_none_or(|load| load.active == 0 && load.inactive == 0);
+            let is_over = endpoint.leaving_since.is_some_and(|since| now - since >= time_max);
+            if is_idle || is_over {
+                commands.push(Command::DeleteServer(*key, *address));
+            } else {
+                left += 1;
+            }
+        }
+        if left == 0 && state.wanted.is_none() {
+            return vec![Command::Delete(*key)];
+        }
+        commands
+    }
+
+    /// The kernel has carried these out.
+    pub fn applied<'a>(&mut self, commands: impl IntoIterator<Item = &'a Command>, now: Instant) {
+        for command in commands {
+            let key = match command {
+                Command::Add(server) | Command::Edit(server) => {
+                    self.servers.entry(server.frontend).or_default().present = Some(server.clone());
+                    server.frontend
+                }
+                Command::Delete(key) => {
+                    self.servers.remove(key);
+                    self.leaving.remove(key);
+                    self.touch_server(*key);
+                    continue;
+                }
+                Command::AddServer(key, server) | Command::EditServer(key, server) => {
+                    let state = self.servers.entry(*key).or_default();
+                    let endpoint = state.endpoints.entry(server.address).or_default();
+                    endpoint.present = Some(*server);
+                    endpoint.leaving_since = match endpoint.wanted {
+                        Some(_) => None,
+                        None => endpoint.leaving_since.or(Some(now)),
+                    };
+                    *key
+                }
+                Command::DeleteServer(key, address) => {
+                    let state = self.servers.entry(*key).or_default();
+                    if let Some(endpoint) = state.endpoints.get_mut(address) {
+                        endpoint.present = None;
+                        endpoint.leaving_since = None;
+                    }
+                    *key
+                }
+            };
+            self.note_leaving(&key);
+        }
+    }
+
+    fn note_leaving(&mut self, key: &ServerKey) {
+        if self.servers.get(key).is_some_and(ServerState::has_leaving) {
+            self.leaving.insert(*key);
+        } else {
+            self.leaving.remove(key);
+        }
+    }
+
+    /// These members are in their sets now.
+    pub fn joined<'a>(&mut self, members: impl IntoIterator<Item = &'a (Membership, Option<u32>)>) {
+        for (member, mark) in members {
+            self.members.entry(*member).or_default().present = Some(*mark);
+        }
+    }
+
+    /// These members are not in their sets any more.
+    pub fn left<'a>(&mut self, members: impl IntoIterator<Item = &'a Membership>) {
+        for member in members {
+            if let Some(state) = self.members.get_mut(member) {
+                state.present = None;
+            }
+        }
+    }
+
+    /// These addresses are on our device now, or not any more.
+    pub fn bound<'a>(&mut self, addresses: impl IntoIterator<Item = &'a IpAddr>, present: bool) {
+        for ip in addresses {
+            self.addresses.entry(*ip).or_default().present = present;
+        }
+    }
+
+    /// What is as it is wanted needs no look any more.
+    pub fn settle(&mut self) {
+        let dirty = std::mem::take(&mut self.dirty_members);
+        for member in dirty {
+            let Some(state) = self.members.get(&member) else { continue };
+            let wanted = self.is_wanted(&member, state);
+            if state.present != wanted.then_some(state.mark) {
+                self.dirty_members.insert(member);
+            } else if !wanted {
+                self.members.remove(&member);
+            }
+        }
+        for key in std::mem::take(&mut self.dirty_servers) {
+            let Some(state) = self.servers.get_mut(&key) else { continue };
+            state.endpoints.retain(|_, it| it.wanted.is_some() || it.present.is_some());
+            if !state.is_settled() {
+                self.dirty_servers.insert(key);
+            } else if state.wanted.is_none() && state.present.is_none() {
+                self.servers.remove(&key);
+            }
+        }
+        for ip in std::mem::take(&mut self.dirty_addresses) {
+            let Some(state) = self.addresses.get(&ip) else { continue };
+            if state.present != (state.wants > 0) {
+                self.dirty_addresses.insert(ip);
+            } else if !state.present {
+                self.addresses.remove(&ip);
+            }
+        }
+    }
+
+    /// How many virtual servers and endpoints are in the kernel.
+    pub fn counts(&self) -> (usize, usize) {
+        let present = self.servers.values().filter(|it| it.present.is_some());
+        present.fold((0, 0), |(servers, endpoints), state| {
+            let here = state.endpoints.values().filter(|it| it.present.is_some()).count();
+            (servers + 1, endpoints + here)
+        })
+    }
+}
+
+impl ServerState {
+    fn observe(
+        &mut self,
+        key: ServerKey,
+        snapshot: Snapshot,
+        now: Instant,
+        drift: &mut DriftReport<Thing>,
+    ) {
+        match &self.present {
+            Some(before) if *before == snapshot.server => {}
+            Some(_) => drift.altered.push(Thing::Server(key)),
+            None => drift.unexpected.push(Thing::Server(key)),
+        }
+        let is_new = self.present.replace(snapshot.server).is_none();
+        if is_new && self.wanted.is_none() {
+            self.is_udp = matches!(key, ServerKey::Address { protocol: UDP, .. });
+        }
+        self.is_anothers = false;
+        let thing = |address| Thing::Endpoint(EndpointKey { server: key, address });
+        let mut seen = BTreeSet::new();
+        for load in snapshot.servers {
+            let address = load.server.address;
+            seen.insert(address);
+            let endpoint = self.endpoints.entry(address).or_default();
+            match endpoint.present {
+                Some(before) if before == load.server => {}
+                Some(_) => drift.altered.push(thing(address)),
+                None => drift.unexpected.push(thing(address)),
+            }
+            endpoint.present = Some(load.server);
+            if endpoint.wanted.is_none() && load.server.weight == 0 {
+                endpoint.leaving_since.get_or_insert(now);
+            }
+        }
+        for (address, endpoint) in &mut self.endpoints {
+            if !seen.contains(address) && endpoint.present.take().is_some() {
+                drift.missing.push(thing(*address));
+            }
+        }
+    }
+
+    fn has_leaving(&self) -> bool {
+        self.present.is_some()
+            && (self.wanted.is_none()
+                || self.endpoints.values().any(|it| it.wanted.is_none() && it.present.is_some()))
+    }
+
+    /// Nothing is left to do but to wait.
+    fn is_settled(&self) -> bool {
+        let endpoints = self.endpoints.values().all(|it| match (&it.wanted, &it.present) {
+            (Some(wanted), present) => present.as_ref() == Some(wanted),
+            (None, Some(present)) => present.weight == 0,
+            (None, None) => true,
+        });
+        let server = match &self.wanted {
+            Some(wanted) => self.present.as_ref() == Some(wanted),
+            None => true,
+        };
+        self.is_anothers || (server && endpoints)
+    }
+
+    fn commands(&self, key: &ServerKey, commands: &mut Vec<Command>) {
+        let Some(wanted) = &self.wanted else {
+            let leaves = |it: &EndpointState| it.present.is_some();
+            if self.present.is_some() && (self.is_udp || !self.endpoints.values().any(leaves)) {
+                commands.push(Command::Delete(*key));
+            } else if self.present.is_some() {
+                self.quiet(key, commands);
+            }
+            return;
+        };
+        match &self.present {
+            None => commands.push(Command::Add(wanted.clone())),
+            Some(present) if present != wanted => commands.push(Command::Edit(wanted.clone())),
+            Some(_) => {}
+        }
+        for endpoint in self.endpoints.values() {
+            match (endpoint.wanted, endpoint.present) {
+                (Some(wanted), None) => commands.push(Command::AddServer(*key, wanted)),
+                (Some(wanted), Some(present)) if wanted != present => {
+                    commands.push(Command::EditServer(*key, wanted));
+                }
+                _ => {}
+            }
+        }
+        // Who goes after who comes: a service that has endpoints is never without.
+        self.quiet(key, commands);
+    }
+
+    /// Endpoints that are not wanted get no more connections.
+    fn quiet(&self, key: &ServerKey, commands: &mut Vec<Command>) {
+        for (address, endpoint) in &self.endpoints {
+            let (None, Some(present)) = (endpoint.wanted, endpoint.present) else { continue };
+            if self.is_udp {
+                commands.push(Command::DeleteServer(*key, *address));
+            } else if present.weight > 0 {
+                let quiet = RealServer { weight: 0, ..present };
+                commands.push(Command::EditServer(*key, quiet));
+            }
+        }
+    }
+}
+
+/// Where a virtual server is on record.
+pub fn record(key: &ServerKey) -> Membership {
+    match *key {
+        ServerKey::Address { protocol, at } => {
+            let entry = Entry::IpPort { ip: at.ip(), protocol, port: at.port() };
+            Membership::new(SetKind::Servers, entry)
+        }
+        ServerKey::Mark { mark, .. } => {
+            let ip = match family_of(key) {
+                IpFamily::V4 => IpAddr::V4(Ipv4Addr::from(mark)),
+                IpFamily::V6 => IpAddr::V6(Ipv6Addr::from(u128::from(mark))),
+            };
+            Membership::new(SetKind::Marks, Entry::Ip(ip))
+        }
+    }
+}
+
+/// The virtual server that a record is about; `None` if it is no record.
+fn recorded(at: &Membership) -> Option<ServerKey> {
+    match (at.set.kind, at.entry) {
+        (SetKind::Servers, Entry::IpPort { ip, protocol, port }) => {
+            Some(ServerKey::Address { protocol, at: SocketAddr::new(ip, port) })
+        }
+        (SetKind::Marks, Entry::Ip(IpAddr::V4(ip))) => {
+            Some(ServerKey::Mark { is_v6: false, mark: ip.into() })
+        }
+        (SetKind::Marks, Entry::Ip(IpAddr::V6(ip))) => {
+            Some(ServerKey::Mark { is_v6: true, mark: u32::try_from(u128::from(ip)).ok()? })
+        }
+        _ => None,
+    }
+}
+
+/// A server in the kernel's terms.
+pub fn virtual_server(server: &Server) -> VirtualServer {
+    VirtualServer {
+        flags: if server.affinity_s.is_some() { FLAG_PERSISTENT } else { 0 },
+        timeout_s: server.affinity_s.unwrap_or_default(),
+        ..VirtualServer::new(server.key, server.scheduler.as_str())
+    }
+}
+
+/// An endpoint in the kernel's terms.
+pub fn real_server(endpoint: &EndpointInfo) -> RealServer {
+    RealServer {
+        address: endpoint.address,
+        weight: u32::from(endpoint.weight),
+        method: match endpoint.forwarding {
+            Forwarding::Nat => Method::Nat,
+            Forwarding::Direct => Method::Direct,
+            Forwarding::Tunnel => Method::Tunnel,
+        },
+    }
+}
