@@ -116,7 +116,8 @@ pub struct StoreSize {
 #[derive(Debug, Default)]
 struct Entry {
     service: Option<Arc<Service>>,
-    slices: BTreeMap<Arc<str>, Arc<EndpointSlice>>,
+    /// Ordered by name. Most services have one.
+    slices: Vec<Arc<EndpointSlice>>,
     overrides: BTreeMap<ObjectKey, Arc<Override>>,
     state: Option<Arc<ServiceState>>,
 }
@@ -127,10 +128,15 @@ impl Entry {
         let state = ServiceState::new(
             key.clone(),
             self.service.clone(),
-            self.slices.values().cloned().collect(),
+            self.slices.clone(),
             overrides.collect(),
         );
         (!state.is_empty()).then(|| Arc::new(state))
+    }
+
+    /// Where the slice of this name is, or belongs.
+    fn slice(&self, name: &str) -> Result<usize, usize> {
+        self.slices.binary_search_by(|slice| (*slice.key.name).cmp(name))
     }
 
     fn is_empty(&self) -> bool {
@@ -359,22 +365,31 @@ impl Inner {
             self.remove_slice(&slice.key, dirty);
         }
         let entry = self.services.entry(owner.clone()).or_default();
-        let known = entry.slices.get(&slice.key.name);
-        if known == Some(&slice) {
+        let place = entry.slice(&slice.key.name);
+        if place.is_ok_and(|at| entry.slices[at] == slice) {
             return;
         }
         self.endpoints += slice.endpoints.len();
-        self.endpoints -= known.map_or(0, |known| known.endpoints.len());
         self.slice_owners.insert(slice.key.clone(), owner.clone());
-        entry.slices.insert(slice.key.name.clone(), slice);
+        match place {
+            Ok(at) => {
+                let known = std::mem::replace(&mut entry.slices[at], slice);
+                self.endpoints -= known.endpoints.len();
+            }
+            Err(at) => {
+                entry.slices.reserve_exact(1);
+                entry.slices.insert(at, slice);
+            }
+        }
         dirty.insert(owner);
     }
 
     fn remove_slice(&mut self, key: &ObjectKey, dirty: &mut BTreeSet<ObjectKey>) {
         let Some(owner) = self.slice_owners.remove(key) else { return };
         if let Some(entry) = self.services.get_mut(&owner)
-            && let Some(slice) = entry.slices.remove(&key.name)
+            && let Ok(at) = entry.slice(&key.name)
         {
+            let slice = entry.slices.remove(at);
             self.endpoints -= slice.endpoints.len();
             dirty.insert(owner);
         }

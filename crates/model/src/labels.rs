@@ -97,6 +97,12 @@ impl FromIterator<Entry> for Labels {
     }
 }
 
+impl<const N: usize> From<[Entry; N]> for Labels {
+    fn from(entries: [Entry; N]) -> Self {
+        entries.into_iter().collect()
+    }
+}
+
 impl Extend<Entry> for Labels {
     fn extend<T: IntoIterator<Item = Entry>>(&mut self, entries: T) {
         for (name, value) in entries {

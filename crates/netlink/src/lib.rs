@@ -20,6 +20,7 @@ pub mod batch;
 pub mod conntrack;
 mod error;
 pub mod generic;
+pub mod heap;
 pub mod ipset;
 pub mod ipvs;
 pub mod links;

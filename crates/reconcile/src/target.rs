@@ -70,7 +70,7 @@ mod reconciler;
 mod tests;
 
 pub use error::ApplyError;
-pub use parts::{PartReconciler, PartialTarget, compile_by_parts};
+pub use parts::{CompiledPart, PartReconciler, PartialTarget, compile_by_parts};
 pub use reconciler::Reconciler;
 use reconciler::Claim;
 

@@ -1,6 +1,7 @@
 //! The backend `ipvs`: services as virtual servers of the kernel's own load balancer.
 
 mod backend;
+mod cleanup;
 pub mod compile;
 pub mod controller;
 pub mod handlers;
@@ -16,5 +17,6 @@ pub mod types;
 mod watch;
 
 pub use backend::{IpvsBackend, IpvsOptions};
+pub use cleanup::{Leave, cleanup, present, servers_on_record};
 pub use controller::IpvsController;
 pub use types::{EndpointInfo, ServiceInfo};

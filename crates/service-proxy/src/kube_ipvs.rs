@@ -17,10 +17,12 @@ use std::thread;
 use std::time::Duration;
 
 use telaio_netlink::NetlinkError;
-use telaio_netlink::addresses::{addresses_of, own_addresses};
+use telaio_netlink::addresses::{Addresses, addresses_of, own_addresses};
 use telaio_netlink::ipset::{Ipset, Member};
-use telaio_netlink::ipvs::{Frontend, Ipvs};
+use telaio_netlink::ipvs::{Command, Frontend, Ipvs, RealServer, RealServerLoad, Snapshot};
 use telaio_netlink::links::{LinkIndex, Links};
+
+use crate::ipvs;
 
 #[cfg(test)]
 mod tests;
@@ -109,6 +111,64 @@ pub fn cleanup() -> Result<Vec<String>, NetlinkError> {
     first_error.map_or(Ok(done), Err)
 }
 
+/// Takes its virtual services out of service without cutting a connection: they get no new ones, and those
+/// that have none are removed, with their addresses. How many are left; [`cleanup`] is for when there is
+/// none, or no more patience.
+pub fn let_go() -> Result<usize, NetlinkError> {
+    let link = link()?;
+    let sets = sets()?;
+    if link.is_none() && sets.is_empty() {
+        return Ok(0);
+    }
+    let Some(mut ipvs) = Ipvs::open()? else { return Ok(0) };
+    let claims = Claims::read(link, &sets)?;
+    let theirs: Vec<Snapshot> =
+        ipvs.snapshot()?.into_iter().filter(|it| claims.cover(&it.server.frontend)).collect();
+    let (commands, left) = going(&theirs);
+    if let Some(failure) = ipvs.apply(&commands)?.into_iter().next() {
+        return Err(failure.error);
+    }
+    if let Some(link) = link {
+        let needed: BTreeSet<IpAddr> = left.iter().filter_map(address).collect();
+        let idle: Vec<IpAddr> =
+            claims.addresses.iter().copied().filter(|ip| !needed.contains(ip)).collect();
+        if let Some(failure) = Addresses::open()?.delete(link, &idle)?.into_iter().next() {
+            return Err(failure.error);
+        }
+    }
+    Ok(left.len())
+}
+
+/// The commands for virtual services that should go, and those of them that still have connections.
+fn going(services: &[Snapshot]) -> (Vec<Command>, Vec<Frontend>) {
+    let (mut commands, mut left) = (Vec::new(), Vec::new());
+    for service in services {
+        let of = service.server.frontend;
+        let has_any = |it: &RealServerLoad| it.active > 0 || it.inactive > 0;
+        if !service.servers.iter().any(has_any) {
+            commands.push(Command::Delete(of));
+            continue;
+        }
+        left.push(of);
+        for load in &service.servers {
+            if !has_any(load) {
+                commands.push(Command::DeleteServer(of, load.server.address));
+            } else if load.server.weight > 0 {
+                let quiet = RealServer { weight: 0, ..load.server };
+                commands.push(Command::EditServer(of, quiet));
+            }
+        }
+    }
+    (commands, left)
+}
+
+fn address(frontend: &Frontend) -> Option<IpAddr> {
+    match frontend {
+        Frontend::Address { at, .. } => Some(at.ip()),
+        Frontend::Mark { .. } => None,
+    }
+}
+
 /// A set of kube-proxy's that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Set {
@@ -152,11 +212,14 @@ struct Claims {
     node_ports: BTreeSet<(u8, u16)>,
     /// The node's own addresses.
     own: BTreeSet<IpAddr>,
+    /// Virtual services that are ours by now.
+    taken_over: BTreeSet<Frontend>,
 }
 
 impl Claims {
     fn read(link: Option<LinkIndex>, sets: &[Set]) -> Result<Self, NetlinkError> {
-        let mut claims = Self { own: own_addresses()?, ..Self::default() };
+        let taken_over = ipvs::servers_on_record()?;
+        let mut claims = Self { own: own_addresses()?, taken_over, ..Self::default() };
         if let Some(link) = link {
             claims.addresses = addresses_of(link)?;
         }
@@ -182,9 +245,12 @@ impl Claims {
         }
     }
 
-    /// kube-proxy has made this virtual service. It makes none by marks.
+    /// kube-proxy has made this virtual service, and it is not ours by now. It makes none by marks.
     fn cover(&self, frontend: &Frontend) -> bool {
         let Frontend::Address { protocol, at } = *frontend else { return false };
+        if self.taken_over.contains(frontend) {
+            return false;
+        }
         self.addresses.contains(&at.ip())
             || self.frontends.contains(&(protocol, at))
             || (self.own.contains(&at.ip()) && self.node_ports.contains(&(protocol, at.port())))

@@ -44,12 +44,20 @@ const TCP_BE_LIBERAL: &str = "proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal
 const UDP_TIMEOUT: &str = "proc/sys/net/netfilter/nf_conntrack_udp_timeout";
 const UDP_STREAM_TIMEOUT: &str = "proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream";
 const ROUTE_LOCALNET: &str = "proc/sys/net/ipv4/conf/all/route_localnet";
-const IP_FORWARD: &str = "proc/sys/net/ipv4/ip_forward";
+pub(crate) const IP_FORWARD: &str = "proc/sys/net/ipv4/ip_forward";
 const IP6_FORWARDING: &str = "proc/sys/net/ipv6/conf/all/forwarding";
+// What the backend `ipvs` sets besides.
+pub(crate) const VS_CONNTRACK: &str = "proc/sys/net/ipv4/vs/conntrack";
+pub(crate) const VS_CONN_REUSE_MODE: &str = "proc/sys/net/ipv4/vs/conn_reuse_mode";
+pub(crate) const VS_EXPIRE_NODEST_CONN: &str = "proc/sys/net/ipv4/vs/expire_nodest_conn";
+pub(crate) const VS_EXPIRE_QUIESCENT_TEMPLATE: &str =
+    "proc/sys/net/ipv4/vs/expire_quiescent_template";
+pub(crate) const ARP_IGNORE: &str = "proc/sys/net/ipv4/conf/all/arp_ignore";
+pub(crate) const ARP_ANNOUNCE: &str = "proc/sys/net/ipv4/conf/all/arp_announce";
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 const CORES_ONLINE: &str = "sys/devices/system/cpu/online";
 /// All that we ever change.
-const KNOWN: [&str; 8] = [
+const KNOWN: [&str; 15] = [
     CONNTRACK_MAX,
     CONNTRACK_BUCKETS,
     TCP_ESTABLISHED,
@@ -58,6 +66,13 @@ const KNOWN: [&str; 8] = [
     UDP_TIMEOUT,
     UDP_STREAM_TIMEOUT,
     ROUTE_LOCALNET,
+    VS_CONNTRACK,
+    VS_CONN_REUSE_MODE,
+    VS_EXPIRE_NODEST_CONN,
+    VS_EXPIRE_QUIESCENT_TEMPLATE,
+    IP_FORWARD,
+    ARP_IGNORE,
+    ARP_ANNOUNCE,
 ];
 /// How many flows share a bucket of the conntrack table, as kube-proxy reckons.
 const FLOWS_PER_BUCKET: u64 = 4;
@@ -208,8 +223,10 @@ pub enum SysctlProblem {
 }
 
 fn hint(error: &io::Error, path: &str) -> &'static str {
-    let is_conntrack = path.contains("conntrack");
+    let is_ipvs = path.contains("/vs/");
+    let is_conntrack = path.contains("conntrack") && !is_ipvs;
     match error.kind() {
+        io::ErrorKind::NotFound if is_ipvs => "; load the kernel module ip_vs",
         io::ErrorKind::NotFound if is_conntrack => "; load the kernel module nf_conntrack",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if is_conntrack => {
             "; in a container or network namespace it is set on the machine itself, or not at all \

@@ -171,7 +171,8 @@ impl ServiceEntry {
 /// Fills in what manifests leave to a control plane.
 pub struct ControlPlane {
     ledger: Ledger,
-    services: BTreeMap<ObjectKey, ServiceEntry>,
+    /// Boxed, because a map with room for more would hold it for large entries.
+    services: BTreeMap<ObjectKey, Box<ServiceEntry>>,
     instances: Instances,
     /// Services that found no address or port left.
     waiting: BTreeSet<ObjectKey>,
@@ -329,7 +330,7 @@ impl ControlPlane {
                 .map(|pod| pod.meta.key.name.clone())
                 .collect();
         }
-        self.services.insert(key.clone(), entry);
+        self.services.insert(key.clone(), Box::new(entry));
         pass.services.insert(key);
     }
 

@@ -17,7 +17,11 @@ use parking_lot::Mutex;
 use telaio_reconcile::PacerConfig;
 use telaio_reconcile::kpng::{Backend, Registry, RegistryError};
 #[cfg(target_os = "linux")]
-use telaio_service_proxy::{iptables::IptablesBackend, nftables::NftablesBackend};
+use telaio_service_proxy::{
+    iptables::{IptablesBackend, SharedCounters},
+    ipvs::IpvsBackend,
+    nftables::NftablesBackend,
+};
 
 use crate::exit::CommandError;
 use crate::monitor::Monitor;
@@ -31,13 +35,13 @@ use view::ViewBackend;
 const AUTO: &str = "auto";
 /// Those of this build.
 #[cfg(target_os = "linux")]
-const NAMES: &[&str] = &["nftables", "iptables", ViewBackend::NAME];
+const NAMES: &[&str] = &["nftables", "iptables", "ipvs", ViewBackend::NAME];
 /// Those of this build.
 #[cfg(not(target_os = "linux"))]
 const NAMES: &[&str] = &[ViewBackend::NAME];
 /// Those that DESIGN promises and later releases, or builds for another system, bring.
 #[cfg(target_os = "linux")]
-const LATER: &[&str] = &["ipvs", "hcn"];
+const LATER: &[&str] = &["hcn"];
 /// Those that DESIGN promises and later releases, or builds for another system, bring.
 #[cfg(not(target_os = "linux"))]
 const LATER: &[&str] = &["nftables", "iptables", "ipvs", "hcn"];
@@ -68,14 +72,23 @@ fn registry(context: BackendContext) -> Result<Registry, RegistryError> {
     if let Some(services) = &context.services {
         let options = services.options(&context.node, context.pacing);
         let (for_iptables, flavor) = (options.clone(), services.flavor());
+        let (for_ipvs, ipvs) = (options.clone(), services.ipvs());
         let monitor = Arc::clone(&context.monitor);
+        let show = move |counters: SharedCounters| {
+            monitor.proxy().set_iptables(Box::new(move || counters.lock().clone()));
+        };
+        let show_ipvs = show.clone();
         registry.register(NftablesBackend::NAME, move || {
             Box::new(NftablesBackend::new(options.clone()))
         })?;
         registry.register(IptablesBackend::NAME, move || {
             let backend = IptablesBackend::new(for_iptables.clone(), flavor);
-            let counters = backend.counters();
-            monitor.proxy().set_iptables(Box::new(move || counters.lock().clone()));
+            show(backend.counters());
+            Box::new(backend)
+        })?;
+        registry.register(IpvsBackend::NAME, move || {
+            let backend = IpvsBackend::new(for_ipvs.clone(), ipvs.clone());
+            show_ipvs(backend.counters());
             Box::new(backend)
         })?;
     }

@@ -14,7 +14,13 @@ use ipnet::IpNet;
 use telaio_reconcile::PacerConfig;
 use telaio_service_proxy::config::{DetectLocal, NodePortAddresses, ProxyConfig};
 #[cfg(target_os = "linux")]
-use telaio_service_proxy::sysctls::SysctlConfig;
+use telaio_netlink::ipvs::Timeouts;
+#[cfg(target_os = "linux")]
+use telaio_service_proxy::{
+    iptables::Flavor,
+    ipvs::{IpvsOptions, types::Scheduler},
+    sysctls::SysctlConfig,
+};
 use telaio_source::SourceSpec;
 
 use crate::cli::{
@@ -195,6 +201,35 @@ impl IpvsArgs {
     }
 }
 
+#[cfg(target_os = "linux")]
+impl IpvsSettings {
+    /// What the backend is made with.
+    pub(crate) fn options(&self, flavor: Flavor, takeover: bool) -> IpvsOptions {
+        let scheduler = self.scheduler.as_deref().and_then(Scheduler::parse);
+        let time_s = |time: Option<Duration>| time.map_or(0, seconds);
+        IpvsOptions {
+            scheduler: scheduler.unwrap_or_default(),
+            exclude: self.exclude_cidrs.clone(),
+            takeover,
+            timeouts: Timeouts {
+                tcp_s: time_s(self.tcp_timeout),
+                tcp_fin_s: time_s(self.tcpfin_timeout),
+                udp_s: time_s(self.udp_timeout),
+            },
+            flavor,
+            ..IpvsOptions::default()
+        }
+    }
+}
+
+/// The kernel counts whole seconds, and takes none for "as it is".
+#[cfg(target_os = "linux")]
+fn seconds(time: Duration) -> u32 {
+    // Times are at most a week.
+    let whole = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+    if time.is_zero() { 0 } else { whole.max(1) }
+}
+
 impl RunArgs {
     /// The times between syncs with this backend. kube-proxy's flags have the mode in their names;
     /// they win over those without.
@@ -217,8 +252,6 @@ impl ProxyHostArgs {
     /// What to do to the kernel's settings. `route_localnet`: rules serve node ports on loopback.
     #[cfg(target_os = "linux")]
     pub(crate) fn sysctls(&self, route_localnet: bool) -> SysctlConfig {
-        // Times are at most a week.
-        let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         let args = &self.conntrack;
         SysctlConfig {
             conntrack_max_per_core: args.max_per_core,

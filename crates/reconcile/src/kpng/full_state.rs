@@ -55,6 +55,8 @@ use crate::kpng::sink::{Sink, SinkError};
 #[cfg(test)]
 mod tests;
 
+/// How many services of a view that comes anew wait to be put into the state together.
+const INCOMING_MAX: usize = 1 << 17;
 /// Where more than one service in so many is asked for, they are found by walking instead of searching.
 const WALK_SHARE: usize = 8;
 
@@ -315,6 +317,9 @@ pub struct FullState<C> {
     /// While the whole view comes anew, what it was before: the two are compared when all of it is
     /// there.
     before: Option<State>,
+    /// The services of such a view that are not in the state yet: it is cheaper to put them there all
+    /// at once. Endpoints come after their service, so they join the last one.
+    incoming: Vec<ServiceEndpoints>,
 }
 
 impl<C: FullStateCallback> FullState<C> {
@@ -329,6 +334,7 @@ impl<C: FullStateCallback> FullState<C> {
             last_changed: None,
             across_resets: false,
             before: None,
+            incoming: Vec::new(),
         }
     }
 
@@ -339,7 +345,8 @@ impl<C: FullStateCallback> FullState<C> {
         Self { across_resets: true, before, ..Self::new(node_name, callback) }
     }
 
-    /// The view as it is, perhaps in the midst of a diff.
+    /// The view as it is, perhaps in the midst of a diff; of a view that comes anew perhaps less than
+    /// was sent.
     pub fn state(&self) -> &State {
         &self.state
     }
@@ -359,7 +366,52 @@ impl<C: FullStateCallback> FullState<C> {
         &mut self.callback
     }
 
+    /// Takes a step of a view that comes anew.
+    fn take_anew(&mut self, op: Op) {
+        match op {
+            Op::SetService(service) if self.incoming.len() < INCOMING_MAX => {
+                self.incoming.push(ServiceEndpoints { service, endpoints: Arc::default() });
+            }
+            Op::SetEndpoint(endpoint) => match self.incoming.last_mut() {
+                Some(entry) if entry.service.key == endpoint.key.service => {
+                    insert_sorted(&mut entry.endpoints, endpoint);
+                }
+                _ => {
+                    self.settle();
+                    self.state.apply(Op::SetEndpoint(endpoint));
+                }
+            },
+            op => {
+                self.settle();
+                self.state.apply(op);
+            }
+        }
+    }
+
+    /// Puts what came in into the state.
+    fn settle(&mut self) {
+        let mut incoming = std::mem::take(&mut self.incoming);
+        let key = |entry: &ServiceEndpoints| entry.service.key.clone();
+        if self.state.services.is_empty() && self.state.orphans.is_empty() {
+            incoming.sort_by(|one, other| one.service.key.cmp(&other.service.key));
+            let is_twice = |pair: &[ServiceEndpoints]| pair[0].service.key == pair[1].service.key;
+            if !incoming.windows(2).any(is_twice) {
+                // In order already, so the map is built in one go.
+                self.state.services =
+                    incoming.into_iter().map(|entry| (key(&entry), entry)).collect();
+                return;
+            }
+        }
+        for entry in incoming {
+            self.state.set_service(entry.service);
+            for endpoint in entry.endpoints.iter() {
+                self.state.set_endpoint(Arc::clone(endpoint));
+            }
+        }
+    }
+
     fn clear(&mut self) {
+        self.settle();
         let before = std::mem::take(&mut self.state);
         if self.across_resets {
             // A view that was cut off by a second reset was never told to anybody.
@@ -373,6 +425,7 @@ impl<C: FullStateCallback> FullState<C> {
 
     /// Finds what differs between the view before a reset and the one that came since.
     fn compare(&mut self) {
+        self.settle();
         let Some(before) = self.before.take() else { return };
         let services = differing(before.services, &mut self.state.services);
         let objects = differing(before.objects, &mut self.state.objects);
@@ -409,7 +462,7 @@ impl<C: FullStateCallback> Sink for FullState<C> {
 
     fn send(&mut self, op: Op) -> Result<(), SinkError> {
         if self.before.is_some() && !matches!(op, Op::Reset | Op::Sync) {
-            self.state.apply(op);
+            self.take_anew(op);
             return Ok(());
         }
         let mut service = None;

@@ -22,7 +22,21 @@ pub trait PartialTarget: Target {
     /// What has to be there for one part, each key once, in any order; nothing for a part that `input`
     /// does not have. Pure, and its cost must not depend on the other parts.
     fn compile_part(&self, input: &Self::Input, part: &Self::Part) -> Vec<(Self::Key, Self::Item)>;
+
+    /// Every part with what has to be there for it, in any order. For a target that has all of it at
+    /// hand without looking each part up.
+    fn compile_parts(&self, input: &Self::Input) -> Vec<CompiledPart<Self>> {
+        let compiled = |part: Self::Part| {
+            let items = self.compile_part(input, &part);
+            (part, items)
+        };
+        self.parts(input).into_iter().map(compiled).collect()
+    }
 }
+
+/// A part with what has to be there for it.
+pub type CompiledPart<T> =
+    (<T as PartialTarget>::Part, Vec<(<T as Target>::Key, <T as Target>::Item)>);
 
 /// The whole of what has to be there, from the parts: where two want the same key, the first has it.
 pub fn compile_by_parts<T: PartialTarget>(
@@ -105,13 +119,13 @@ impl<T: PartialTarget> PartReconciler<T> {
 
     /// Makes the target what `input` wants, compiling every part.
     pub fn reconcile(&mut self, input: &T::Input) -> Result<SyncReport, ApplyError> {
-        let mut parts = self.inner.target().parts(input);
-        parts.sort();
         if self.ids.is_empty() && self.inner.store.is_empty() {
-            self.load(parts, input);
+            self.load(input);
             self.complete = true;
             return self.inner.flush();
         }
+        let mut parts = self.inner.target().parts(input);
+        parts.sort();
         let gone: Vec<T::Part> =
             self.ids.keys().filter(|part| parts.binary_search(part).is_err()).cloned().collect();
         for part in &gone {
@@ -190,16 +204,16 @@ impl<T: PartialTarget> PartReconciler<T> {
         self.inner.check_touched(touched)
     }
 
-    /// Takes all parts, in order, where there was none: what is wanted is sorted once instead of being
-    /// found a place for one by one.
-    fn load(&mut self, parts: Vec<T::Part>, input: &T::Input) {
-        let mut claims: Vec<(T::Key, Claim<T::Item>)> = Vec::with_capacity(parts.len());
+    /// Takes all parts where there was none: what is wanted is sorted once instead of being found a
+    /// place for one by one.
+    fn load(&mut self, input: &T::Input) {
+        let mut parts = self.inner.target().compile_parts(input);
+        parts.retain(|(_, items)| !items.is_empty());
+        parts.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let count = parts.iter().map(|(_, items)| items.len()).sum();
+        let mut claims: Vec<(T::Key, Claim<T::Item>)> = Vec::with_capacity(count);
         self.entries.reserve_exact(parts.len());
-        for part in parts {
-            let items = self.inner.target().compile_part(input, &part);
-            if items.is_empty() {
-                continue;
-            }
+        for (part, items) in parts {
             let mut keys: Vec<T::Key> = items.iter().map(|(key, _)| key.clone()).collect();
             keys.sort_unstable();
             let owner = self.entries.len() as u32;

@@ -25,7 +25,7 @@ use super::setup;
 use super::types::Scheduler;
 use super::watch::{Signals, Watch};
 use crate::config::{NodeFacts, NodePortMatch, ProxyConfig};
-use crate::iptables::{FixedRules, Flavor, Owner, Programs};
+use crate::iptables::{FixedRules, Flavor, Owner, Programs, SharedCounters};
 use crate::options::{Programmed, ProxyOptions};
 
 /// How long a sync that was asked for by name may take.
@@ -72,6 +72,7 @@ pub struct IpvsBackend {
     options: ProxyOptions,
     ipvs: IpvsOptions,
     inbox: Inbox,
+    counters: SharedCounters,
     running: Option<Running>,
 }
 
@@ -87,7 +88,13 @@ impl IpvsBackend {
 
     /// A backend that is not set up yet.
     pub fn new(options: ProxyOptions, ipvs: IpvsOptions) -> Self {
-        Self { options, ipvs, inbox: Inbox::default(), running: None }
+        let (inbox, counters) = (Inbox::default(), SharedCounters::default());
+        Self { options, ipvs, inbox, counters, running: None }
+    }
+
+    /// Numbers of the fixed rules, for metrics; they follow the backend.
+    pub fn counters(&self) -> SharedCounters {
+        Arc::clone(&self.counters)
     }
 }
 
@@ -99,7 +106,8 @@ impl Backend for IpvsBackend {
     fn setup(&mut self) -> Result<(), SinkError> {
         let config = Arc::clone(&self.options.config);
         setup::check(&config.families, self.ipvs.flavor).map_err(SinkError::Setup)?;
-        let syncer = IpvsSyncer::new(&self.options, &self.ipvs, self.inbox.clone())?;
+        let counters = Arc::clone(&self.counters);
+        let syncer = IpvsSyncer::new(&self.options, &self.ipvs, self.inbox.clone(), counters)?;
         let (signals, own) = (Arc::clone(&syncer.signals), syncer.proxier.port_and_device());
         let programs = syncer.programs.clone();
         let no_thread = |error| SinkError::Setup(format!("cannot start a thread: {error}"));
@@ -143,6 +151,7 @@ struct IpvsSyncer {
     controllers: Vec<IpvsController>,
     programs: Vec<Programs>,
     rules: Vec<FixedRules>,
+    counters: SharedCounters,
     proxier: Proxier,
     machine: MachineAddresses,
     /// Every service, for when what all depend on changes.
@@ -159,7 +168,12 @@ struct IpvsSyncer {
 }
 
 impl IpvsSyncer {
-    fn new(options: &ProxyOptions, ipvs: &IpvsOptions, inbox: Inbox) -> Result<Self, SinkError> {
+    fn new(
+        options: &ProxyOptions,
+        ipvs: &IpvsOptions,
+        inbox: Inbox,
+        counters: SharedCounters,
+    ) -> Result<Self, SinkError> {
         let config = &options.config;
         set_timeouts(&ipvs.timeouts)?;
         let mut proxier = Proxier::open(ProxierOptions {
@@ -201,6 +215,7 @@ impl IpvsSyncer {
             controllers,
             programs: all_programs,
             rules,
+            counters,
             proxier,
             machine,
             services: BTreeMap::new(),
@@ -311,6 +326,7 @@ impl Syncer for IpvsSyncer {
         let commits = self.commits();
         let rules = self.sync_rules(kind);
         self.signals.end(rules.is_ok(), kind != SyncKind::Changes, self.commits() - commits);
+        self.count();
         report = report.plus(rules?);
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX);
         for controller in &mut self.controllers {
@@ -335,6 +351,11 @@ impl Syncer for IpvsSyncer {
 impl IpvsSyncer {
     fn commits(&self) -> u64 {
         self.rules.iter().map(|rules| rules.counters().commits).sum()
+    }
+
+    fn count(&self) {
+        let by_family = self.rules.iter().map(|rules| (rules.family(), rules.counters()));
+        *self.counters.lock() = by_family.collect();
     }
 }
 

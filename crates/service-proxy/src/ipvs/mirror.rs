@@ -134,6 +134,8 @@ pub struct Mirror {
     leaving: BTreeSet<ServerKey>,
     /// Schedulers that this kernel does not have.
     missing_schedulers: BTreeSet<String>,
+    /// Flows of UDP that are left over are waited for, too.
+    is_patient: bool,
 }
 
 impl Mirror {
@@ -145,6 +147,12 @@ impl Mirror {
                 Scheduler::RoundRobin.as_str().clone_into(&mut wanted.scheduler);
             }
         }
+    }
+
+    /// From now on UDP is waited for like everything else: for when all of it goes, and nobody of ours takes
+    /// its flows.
+    pub fn be_patient(&mut self) {
+        self.is_patient = true;
     }
 
     /// Something is wanted now, or no more.
@@ -270,6 +278,10 @@ impl Mirror {
             }
             seen.insert(key);
             let state = self.servers.entry(key).or_default();
+            if state.wanted.is_none() && state.present.is_none() {
+                let is_udp = matches!(key, ServerKey::Address { protocol: UDP, .. });
+                state.is_udp = is_udp && !self.is_patient;
+            }
             state.observe(key, snapshot, now, drift);
             if !state.is_settled() {
                 self.touch_server(key);
@@ -562,10 +574,7 @@ impl ServerState {
             Some(_) => drift.altered.push(Thing::Server(key)),
             None => drift.unexpected.push(Thing::Server(key)),
         }
-        let is_new = self.present.replace(snapshot.server).is_none();
-        if is_new && self.wanted.is_none() {
-            self.is_udp = matches!(key, ServerKey::Address { protocol: UDP, .. });
-        }
+        self.present = Some(snapshot.server);
         self.is_anothers = false;
         let thing = |address| Thing::Endpoint(EndpointKey { server: key, address });
         let mut seen = BTreeSet::new();

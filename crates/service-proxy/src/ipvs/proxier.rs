@@ -93,6 +93,11 @@ impl Proxier {
         (self.addresses.port(), self.device)
     }
 
+    /// See [`Mirror::be_patient`].
+    pub fn be_patient(&mut self) {
+        self.mirror.be_patient();
+    }
+
     /// Something is wanted now, or no more; nothing happens until [`Proxier::flush`].
     pub fn take(&mut self, steps: &[Step]) {
         for step in steps {

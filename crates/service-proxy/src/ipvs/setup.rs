@@ -5,7 +5,10 @@ use telaio_netlink::ipset::Ipset;
 use telaio_netlink::ipvs::Ipvs;
 
 use crate::iptables::{Flavor, Programs};
-use crate::sysctls::{Aim, Setting};
+use crate::sysctls::{
+    ARP_ANNOUNCE, ARP_IGNORE, Aim, IP_FORWARD, Setting, VS_CONN_REUSE_MODE, VS_CONNTRACK,
+    VS_EXPIRE_NODEST_CONN, VS_EXPIRE_QUIESCENT_TEMPLATE,
+};
 
 /// From this kernel on a client's port can be used again at once. Before, the first packet of such a
 /// connection was dropped, and the client waited a second.
@@ -47,17 +50,17 @@ pub fn settings(strict_arp: bool) -> Vec<Setting> {
     let reuse = u64::from(kernel_release().is_none_or(|it| it >= REUSE_WORKS_SINCE));
     let mut settings = vec![
         // Masquerading, and the state of connections in rules.
-        exactly("/proc/sys/net/ipv4/vs/conntrack", 1),
-        exactly("/proc/sys/net/ipv4/vs/conn_reuse_mode", reuse),
+        exactly(VS_CONNTRACK, 1),
+        exactly(VS_CONN_REUSE_MODE, reuse),
         // A client does not stay with an endpoint that is gone, or going.
-        exactly("/proc/sys/net/ipv4/vs/expire_nodest_conn", 1),
-        exactly("/proc/sys/net/ipv4/vs/expire_quiescent_template", 1),
-        exactly("/proc/sys/net/ipv4/ip_forward", 1),
+        exactly(VS_EXPIRE_NODEST_CONN, 1),
+        exactly(VS_EXPIRE_QUIESCENT_TEMPLATE, 1),
+        exactly(IP_FORWARD, 1),
     ];
     if strict_arp {
         // Only the owner answers for an address; others have it on their devices as well.
-        settings.push(exactly("/proc/sys/net/ipv4/conf/all/arp_ignore", 1));
-        settings.push(exactly("/proc/sys/net/ipv4/conf/all/arp_announce", 2));
+        settings.push(exactly(ARP_IGNORE, 1));
+        settings.push(exactly(ARP_ANNOUNCE, 2));
     }
     settings
 }

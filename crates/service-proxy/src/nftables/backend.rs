@@ -207,12 +207,10 @@ impl NftablesSyncer {
         )) {
             self.everything = true;
         }
-        for (key, service) in &news.services {
-            if let Some(problem) = service.as_ref().and_then(balance_problem) {
-                tracing::warn!("{problem}");
-            }
-            self.unapplied_shared |= self.desired.set_service(key, service.clone());
+        for problem in news.services.values().flatten().filter_map(balance_problem) {
+            tracing::warn!("{problem}");
         }
+        self.unapplied_shared |= self.desired.set_services(&news.services);
         if self.unapplied.is_empty() {
             self.unapplied = news.services;
         } else {

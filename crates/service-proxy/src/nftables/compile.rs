@@ -225,6 +225,7 @@ impl<'a> PortCompiler<'a> {
             _ => slots::by_weight(endpoints),
         };
         let numbered = (slots.offset()..).zip(&filled);
+        item.slots.reserve_exact(filled.len());
         item.slots.extend(numbered.map(|(slot, it)| (slot, SocketAddr::new(it.address, it.port))));
         if let Choice::Sticky(_) = choice {
             let lasting = slots::lasting(endpoints, slots);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use telaio_model::{IpFamily, ObjectKey, ServiceEndpoints};
-use telaio_reconcile::target::compile_by_parts;
+use telaio_reconcile::target::{CompiledPart, compile_by_parts};
 use telaio_reconcile::{ApplyError, Change, Observed, PartialTarget, Target};
 
 use super::compile::{self, CompiledService, Item, Key, Rank, Way};
@@ -161,24 +161,42 @@ impl Desired {
         is_news
     }
 
+    /// Takes services as they are now, `None` for those that are gone. Tells whether what services
+    /// share changed by it.
+    pub fn set_services(
+        &mut self,
+        services: &BTreeMap<ObjectKey, Option<ServiceEndpoints>>,
+    ) -> bool {
+        let mut changed = false;
+        if !self.services.is_empty() {
+            for (key, service) in services {
+                changed |= self.set_service(key, service.clone());
+            }
+            return changed;
+        }
+        let mut entries = Vec::with_capacity(services.len());
+        for (key, service) in services {
+            if let Some(service) = service {
+                let (entry, is_news) = self.compile_entry(service.clone());
+                entries.push((key.clone(), entry));
+                changed |= is_news;
+            }
+        }
+        // In order already, so the map is built in one go.
+        self.services = entries.into_iter().collect();
+        changed
+    }
+
     /// Takes a service as it is now, or `None` if it is gone. Tells whether what services share
     /// changed by it.
     pub fn set_service(&mut self, key: &ObjectKey, service: Option<ServiceEndpoints>) -> bool {
-        let (entry, mut changed) = match service {
-            None => (None, false),
+        let mut changed = false;
+        let before = match service {
             Some(service) => {
-                let CompiledService { items, ways } = self.compile_service(&service);
-                let ways = ways.into_boxed_slice();
-                let mut changed = false;
-                for way in &ways {
-                    changed |= self.ways.add(way);
-                }
-                let compiled = Mutex::new(Some(Box::new(items.map(Some))));
-                (Some(Entry { service, ways, compiled }), changed)
+                let (entry, is_news) = self.compile_entry(service);
+                changed = is_news;
+                self.services.insert(key.clone(), entry)
             }
-        };
-        let before = match entry {
-            Some(entry) => self.services.insert(key.clone(), entry),
             None => self.services.remove(key),
         };
         for way in before.iter().flat_map(|before| &before.ways) {
@@ -187,9 +205,25 @@ impl Desired {
         changed
     }
 
+    /// A service with the ways that it leads from now on; tells whether nobody led some of them.
+    fn compile_entry(&mut self, service: ServiceEndpoints) -> (Entry, bool) {
+        let CompiledService { items, ways } = self.compile_service(&service);
+        let ways = ways.into_boxed_slice();
+        let mut is_news = false;
+        for way in &ways {
+            is_news |= self.ways.add(way);
+        }
+        let compiled = Mutex::new(Some(Box::new(items.map(Some))));
+        (Entry { service, ways, compiled }, is_news)
+    }
+
     fn compile_service(&self, service: &ServiceEndpoints) -> CompiledService {
         let number = |way: &(IpFamily, Way)| self.ways.number(way);
         compile::compile_service(service, &self.config, &self.node, &number)
+    }
+
+    fn take(&self, entry: &Entry, rank: Rank) -> Vec<(Key, Item)> {
+        entry.take(rank, || Box::new(self.compile_service(&entry.service).items.map(Some)))
     }
 
     /// All of it, in order.
@@ -216,8 +250,7 @@ impl Desired {
             .into_iter()
             .collect(),
             Part::Service(rank, key) => match self.services.get(key) {
-                Some(entry) => entry
-                    .take(*rank, || Box::new(self.compile_service(&entry.service).items.map(Some))),
+                Some(entry) => self.take(entry, *rank),
                 None => Vec::new(),
             },
         }
@@ -254,5 +287,16 @@ impl PartialTarget for Kernel {
 
     fn compile_part(&self, input: &Desired, part: &Part) -> Vec<(Key, Item)> {
         input.compile(part)
+    }
+
+    fn compile_parts(&self, input: &Desired) -> Vec<CompiledPart<Self>> {
+        let mut all = Vec::with_capacity(input.services.len() + 1);
+        all.push((Part::Shared, input.compile(&Part::Shared)));
+        for (key, entry) in &input.services {
+            for rank in entry.ranks() {
+                all.push((Part::Service(*rank, key.clone()), input.take(entry, *rank)));
+            }
+        }
+        all
     }
 }

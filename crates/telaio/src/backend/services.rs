@@ -17,14 +17,16 @@ use telaio_reconcile::{PacerConfig, SyncHandle, SyncKind};
 use telaio_service_proxy::companions::{Companions, CompanionsOptions};
 use telaio_service_proxy::config::ProxyConfig;
 use telaio_service_proxy::iptables::{self, Flavor, IptablesBackend};
+use telaio_service_proxy::ipvs::{self, IpvsBackend, IpvsOptions};
 use telaio_service_proxy::kube_ipvs;
 use telaio_service_proxy::nftables::{self, NftablesBackend};
 use telaio_service_proxy::options::{Follower, LocalhostPorts, Programmed, ProxyOptions};
-use telaio_service_proxy::sysctls::{SysctlConfig, Sysctls};
+use telaio_service_proxy::sysctls::{Setting, SysctlConfig, Sysctls};
 
 use super::sole::Sole;
 use crate::exit::CommandError;
 use crate::monitor::Monitor;
+use crate::proxy_settings::IpvsSettings;
 use crate::triggers::Triggers;
 
 /// The file in the state directory that names the backend whose rules are the only ones of ours.
@@ -33,6 +35,8 @@ const LAST_BACKEND_FILE: &str = "services-backend";
 const MOVE_ATTEMPTS_MAX: u32 = 5;
 /// The first of these pauses.
 const MOVE_PAUSE_MIN: Duration = Duration::from_secs(1);
+/// Both kinds of iptables: rules of ours may be in either.
+const FLAVORS: [Flavor; 2] = [Flavor::Nft, Flavor::Legacy];
 /// Whether loopback addresses are routed.
 const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 /// What a kernel with IPv6 has.
@@ -49,6 +53,8 @@ pub(crate) struct ServicesSettings {
     pub(crate) node_addresses: Vec<IpAddr>,
     /// Which iptables.
     pub(crate) flavor: Flavor,
+    /// What only the backend `ipvs` takes.
+    pub(crate) ipvs: IpvsSettings,
     /// What to do to the kernel's settings.
     pub(crate) sysctls: SysctlConfig,
     /// A kube-proxy's rules may be here; they are to be replaced.
@@ -81,7 +87,7 @@ pub(crate) fn families() -> Vec<IpFamily> {
 pub(crate) fn best() -> Result<&'static str, CommandError> {
     let families = families();
     let Err(nftables) = nftables::probe(&families) else { return Ok(NftablesBackend::NAME) };
-    let iptables = usable_flavor(Flavor::Auto, &families).and_then(|flavor| {
+    let iptables = usable_flavor(IptablesBackend::NAME, Flavor::Auto, &families).and_then(|flavor| {
         families.iter().try_for_each(|family| find_programs(flavor, *family).map(drop))
     });
     match iptables {
@@ -98,7 +104,11 @@ fn find_programs(flavor: Flavor, family: IpFamily) -> Result<iptables::Programs,
 
 /// The flavour of iptables that runs here: what was asked for, except that the older tables take the
 /// place of an iptables that is installed but writes to nf_tables, which the kernel lacks.
-fn usable_flavor(asked: Flavor, families: &[IpFamily]) -> Result<Flavor, String> {
+fn usable_flavor(
+    backend: &str,
+    asked: Flavor,
+    families: &[IpFamily],
+) -> Result<Flavor, String> {
     let refused = |family: &IpFamily| Some((*family, nftables::tables_refused(*family)?));
     let Some((family, error)) = families.iter().find_map(refused) else { return Ok(asked) };
     let flavor = find_programs(asked, family)?.flavor();
@@ -109,9 +119,32 @@ fn usable_flavor(asked: Flavor, families: &[IpFamily]) -> Result<Flavor, String>
         return Ok(Flavor::Legacy);
     }
     Err(format!(
-        "the backend iptables cannot run by iptables-nft: this kernel's nf_tables takes no {family} \
+        "the backend {backend} cannot run by iptables-nft: this kernel's nf_tables takes no {family} \
          tables ({error}); install iptables-legacy and use --iptables-flavor legacy"
     ))
+}
+
+/// Fails, with what to do about it, if a backend cannot run here; the flavour of iptables to use, if it
+/// uses one.
+fn check_backend(backend: &str, settings: &ServicesSettings) -> Result<Flavor, CommandError> {
+    let families = &settings.config.families;
+    let cannot_run = |error: &dyn std::fmt::Display| {
+        CommandError::failed(format!("the backend {backend} cannot run: {error}"))
+    };
+    if backend == NftablesBackend::NAME {
+        nftables::probe(families).map_err(|error| cannot_run(&error))?;
+        return Ok(settings.flavor);
+    }
+    let flavor = usable_flavor(backend, settings.flavor, families).map_err(CommandError::failed)?;
+    if backend == IpvsBackend::NAME {
+        ipvs::setup::check(families, flavor).map_err(|error| cannot_run(&error))?;
+    }
+    Ok(flavor)
+}
+
+/// The kernel's settings that only this backend needs.
+fn backend_settings(backend: &str, ipvs: &IpvsSettings) -> Vec<Setting> {
+    if backend == IpvsBackend::NAME { ipvs::setup::settings(ipvs.strict_arp) } else { Vec::new() }
 }
 
 /// Refuses to start beside kube-proxy's rules, unless they are to be taken over.
@@ -156,15 +189,7 @@ impl Services {
     ) -> Result<Self, CommandError> {
         check_kube_proxy(settings.takeover)?;
         // Before anything is changed for a backend that cannot run.
-        match backend {
-            IptablesBackend::NAME => {
-                let flavor = usable_flavor(settings.flavor, &settings.config.families);
-                settings.flavor = flavor.map_err(CommandError::failed)?;
-            }
-            _ => nftables::probe(&settings.config.families).map_err(|error| {
-                CommandError::failed(format!("the backend {backend} cannot run: {error}"))
-            })?,
-        }
+        settings.flavor = check_backend(backend, &settings)?;
         let sole = Sole::take()?;
         let successor = Successor {
             backend,
@@ -181,7 +206,9 @@ impl Services {
         // What another backend needed stays: connections that it made may need it, too.
         // Loopback is opened only when the rules that guard it are there.
         let guarded = SysctlConfig { route_localnet: false, ..settings.sysctls.clone() };
-        for problem in kernel.add(&guarded.settings(kernel.cores())).problems {
+        let mut wanted = guarded.settings(kernel.cores());
+        wanted.extend(backend_settings(backend, &settings.ipvs));
+        for problem in kernel.add(&wanted).problems {
             tracing::warn!("{problem}");
         }
         for problem in kernel.forwarding_problems(&settings.config.families) {
@@ -228,6 +255,11 @@ impl Services {
     /// Which iptables the backend uses.
     pub(crate) fn flavor(&self) -> Flavor {
         self.settings.flavor
+    }
+
+    /// What the backend `ipvs` is made with besides.
+    pub(crate) fn ipvs(&self) -> IpvsOptions {
+        self.settings.ipvs.options(self.settings.flavor, self.settings.takeover)
     }
 
     /// Waits until what others left has been removed.
@@ -307,7 +339,9 @@ impl Successor {
     /// What the record says of us.
     fn name(&self) -> String {
         match self.backend {
-            IptablesBackend::NAME => format!("{} {:?}", self.backend, self.flavor),
+            IptablesBackend::NAME | IpvsBackend::NAME => {
+                format!("{} {:?}", self.backend, self.flavor)
+            }
             other => other.to_owned(),
         }
     }
@@ -371,13 +405,16 @@ impl Successor {
 
     fn remove_others(&self) -> Result<Vec<String>, String> {
         if self.backend == NftablesBackend::NAME {
-            return iptables::cleanup(&[Flavor::Nft, Flavor::Legacy]).map_err(text);
+            return all_of([iptables::cleanup(&FLAVORS).map_err(text), ipvs::cleanup(&FLAVORS)]);
         }
-        let mut removed = nftables::cleanup().map_err(text)?;
+        let nftables = nftables::cleanup().map_err(text);
         let in_use = iptables::Programs::find(self.flavor, IpFamily::V4).map_err(text)?.flavor();
         let other = if in_use == Flavor::Legacy { Flavor::Nft } else { Flavor::Legacy };
-        removed.extend(iptables::cleanup(&[other]).map_err(text)?);
-        Ok(removed)
+        if self.backend == IpvsBackend::NAME {
+            let rules = iptables::cleanup_of(iptables::Owner::Ipvs, &[other]).map_err(text);
+            return all_of([nftables, iptables::cleanup(&FLAVORS).map_err(text), rules]);
+        }
+        all_of([nftables, iptables::cleanup(&[other]).map_err(text), ipvs::cleanup(&FLAVORS)])
     }
 }
 
@@ -409,7 +446,8 @@ fn text(error: impl std::fmt::Display) -> String {
 pub(crate) fn remove_ours() -> Result<Vec<String>, String> {
     all_of([
         nftables::cleanup().map_err(text),
-        iptables::cleanup(&[Flavor::Nft, Flavor::Legacy]).map_err(text),
+        iptables::cleanup(&FLAVORS).map_err(text),
+        ipvs::cleanup(&FLAVORS),
     ])
 }
 

@@ -17,9 +17,8 @@ use telaio_service_proxy::iptables::Flavor;
 
 use super::values::{address, cidr, duration, interface};
 
-/// The schedulers of IPVS that kernels have.
-const SCHEDULERS: [&str; 14] =
-    ["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "fo", "ovf", "twos"];
+/// The schedulers of IPVS that the backend knows.
+const SCHEDULERS: [&str; 9] = ["rr", "wrr", "lc", "wlc", "sh", "dh", "mh", "sed", "nq"];
 
 /// How traffic that starts at one of this node's pods is told from other traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -146,8 +145,8 @@ pub(crate) struct ProxyArgs {
     #[arg(long, value_name = "IP", value_delimiter = ',', value_parser = address)]
     pub(crate) bind_address: Vec<IpAddr>,
 
-    /// Which iptables the iptables backend uses: nft, legacy, or auto for the one that is installed
-    /// as iptables
+    /// Which iptables the backends iptables and ipvs use: nft, legacy, or auto for the one that is
+    /// installed as iptables
     #[arg(long, value_name = "FLAVOR", value_enum, default_value_t = IptablesFlavor::Auto,
           hide_possible_values = true)]
     pub(crate) iptables_flavor: IptablesFlavor,
@@ -164,7 +163,8 @@ pub(crate) struct ProxyArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Services: ipvs only")]
 pub(crate) struct IpvsArgs {
-    /// How the kernel chooses endpoints
+    /// How the kernel chooses endpoints, where a Service's annotation telaio.dev/ipvs-scheduler does
+    /// not say: rr, wrr, lc, wlc, sh, dh, mh, sed, nq [default: rr]
     #[arg(long = "ipvs-scheduler", id = "ipvs_scheduler", value_name = "NAME",
           value_parser = SCHEDULERS, hide_possible_values = true)]
     pub(crate) scheduler: Option<String>,

@@ -289,6 +289,7 @@ fn start_services(
         config: Arc::new(proxy.config),
         node_addresses: proxy.node_addresses,
         flavor: args.proxy.iptables_flavor.into(),
+        ipvs: proxy.ipvs,
         sysctls: args.proxy_host.sysctls(by_rules),
         takeover: args.proxy_host.takeover,
         stays: !args.once,
