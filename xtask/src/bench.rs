@@ -18,6 +18,11 @@ const BENCHMARKS: &[(&str, &str, &str)] = &[
         "The brain: loading a cluster, and one change's way to many watchers",
     ),
     (
+        "ipvs",
+        "telaio-service-proxy",
+        "IPVS: cold start and changes on a guest kernel, beside the usual programs",
+    ),
+    (
         "services",
         "telaio-service-proxy",
         "Services: cold start, changes, memory and connections, beside the usual programs",

@@ -205,6 +205,9 @@ impl Store {
         let newly_synced = batch.synced && !inner.synced;
         inner.synced |= batch.synced;
         let committed = inner.commit(dirty, objects);
+        if newly_synced {
+            inner.compact();
+        }
         // Completeness alone is news too: an empty cluster is a state to act on.
         let revision = if committed || newly_synced { Some(inner.bump()) } else { None };
         let outdated = revision.and_then(|_| inner.snapshot.take());
@@ -355,6 +358,13 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Gives back the room in maps that were filled one by one: with keys in order that is nearly as
+    /// much as they hold. Built in one go they have none.
+    fn compact(&mut self) {
+        self.services = std::mem::take(&mut self.services).into_iter().collect();
+        self.slice_owners = std::mem::take(&mut self.slice_owners).into_iter().collect();
     }
 
     fn set_slice(&mut self, slice: Arc<EndpointSlice>, dirty: &mut BTreeSet<ObjectKey>) {

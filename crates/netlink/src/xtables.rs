@@ -1,7 +1,7 @@
 //! A look at the tables of iptables-legacy, without any program.
 //!
 //! Not netlink: these tables are read by socket options. [`table_info`] costs microseconds and tells
-//! when rules come or go; [`table_fingerprint`] reads the whole table and tells of any change. Both
+//! when rules come or go; [`chain_fingerprints`] reads the whole table and tells of any change. Both
 //! make the kernel set the table up if it was not, so ask only about tables that are in use.
 
 #![expect(unsafe_code, reason = "no safe crate of ours wraps these socket options")]
@@ -15,6 +15,12 @@ const GET_INFO: libc::c_int = 64;
 /// The option that reads a table.
 const GET_ENTRIES: libc::c_int = 65;
 const NAME_BYTES: usize = 32;
+/// Where in a target its name is, after its length.
+const TARGET_NAME: usize = 2;
+/// The length of a target without what is its own: length, name, revision.
+const TARGET_LEN: usize = 32;
+/// The name of the target that heads a chain, with its end.
+const HEAD_TARGET: &[u8] = b"ERROR\0";
 /// How often a table may change under our eyes before we say so.
 const ATTEMPTS_MAX: usize = 4;
 
@@ -79,6 +85,7 @@ struct EntryV6 {
 
 /// Where in an entry is what we look at.
 struct Layout {
+    target_offset: usize,
     next_offset: usize,
     /// From here on the kernel keeps notes of its own, and counters.
     notes: usize,
@@ -103,11 +110,13 @@ impl Family {
     fn layout(self) -> Layout {
         match self {
             Self::V4 => Layout {
+                target_offset: offset_of!(EntryV4, target_offset),
                 next_offset: offset_of!(EntryV4, next_offset),
                 notes: offset_of!(EntryV4, comefrom),
                 len: size_of::<EntryV4>(),
             },
             Self::V6 => Layout {
+                target_offset: offset_of!(EntryV6, target_offset),
                 next_offset: offset_of!(EntryV6, next_offset),
                 notes: offset_of!(EntryV6, comefrom),
                 len: size_of::<EntryV6>(),
@@ -122,15 +131,24 @@ pub fn table_info(family: Family, table: &str) -> Option<TableInfo> {
     info(&socket, family, table).ok()
 }
 
-/// A number that differs when any rule of a table does; counters do not count.
-pub fn table_fingerprint(family: Family, table: &str) -> io::Result<u64> {
+/// Tells, for each chain in the table's order, its name and a number that differs when any of its rules
+/// does; counters do not count. The kernel's own chains come together, under an empty name.
+///
+/// Where a rule leads to another chain the number also depends on how large the chains before that one
+/// are.
+pub fn chain_fingerprints(
+    family: Family,
+    table: &str,
+    each: impl FnMut(&str, u64),
+) -> io::Result<()> {
     let socket = open(family)?;
     let mut attempt = 1;
     loop {
         let size = info(&socket, family, table)?.size;
         match entries(&socket, family, table, size) {
             Ok(bytes) => {
-                return Ok(fingerprint(&bytes[size_of::<GetEntries>()..], &family.layout()));
+                fingerprints(&bytes[size_of::<GetEntries>()..], &family.layout(), each);
+                return Ok(());
             }
             // It has changed in between.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempt < ATTEMPTS_MAX => {
@@ -215,17 +233,37 @@ fn entries(socket: &OwnedFd, family: Family, table: &str, size: u32) -> io::Resu
     Ok(bytes)
 }
 
-fn fingerprint(mut entries: &[u8], layout: &Layout) -> u64 {
-    let mut hash = Hash(entries.len() as u64);
+fn fingerprints(mut entries: &[u8], layout: &Layout, mut each: impl FnMut(&str, u64)) {
+    let mut chain = "";
+    let mut hash = Hash(0);
     while entries.len() >= layout.len {
         let next = [entries[layout.next_offset], entries[layout.next_offset + 1]];
         // An entry is never shorter than its head; if it were, we would stand still.
         let len = usize::from(u16::from_ne_bytes(next)).clamp(layout.len, entries.len());
-        hash.add(&entries[..layout.notes]);
-        hash.add(&entries[layout.len..len]);
-        entries = &entries[len..];
+        let (entry, rest) = entries.split_at(len);
+        if let Some(name) = chain_begun(entry, layout) {
+            each(chain, hash.0);
+            (chain, hash) = (name, Hash(0));
+        }
+        hash.add(&entry[..layout.notes]);
+        hash.add(&entry[layout.len..]);
+        entries = rest;
     }
-    hash.0
+    each(chain, hash.0);
+}
+
+/// The name of the chain that an entry is the head of, if it is one. A head is an entry with a target
+/// that no packet ever meets; the table ends with one, too.
+fn chain_begun<'a>(entry: &'a [u8], layout: &Layout) -> Option<&'a str> {
+    let at = entry.get(layout.target_offset..layout.target_offset + 2)?;
+    let target = entry.get(usize::from(u16::from_ne_bytes(at.try_into().ok()?))..)?;
+    let name = target.get(TARGET_NAME..TARGET_NAME + HEAD_TARGET.len())?;
+    if name != HEAD_TARGET {
+        return None;
+    }
+    let name = target.get(TARGET_LEN..)?;
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    std::str::from_utf8(&name[..end]).ok()
 }
 
 /// Fast rather than strong: it tells a table from what it was, not from what an enemy makes of it.
@@ -258,13 +296,56 @@ mod tests {
     #[test]
     fn a_fingerprint_ignores_counters_and_notices_rules() {
         let layout = Family::V4.layout();
-        let mut entry = vec![0_u8; 200];
-        entry[layout.next_offset..layout.next_offset + 2].copy_from_slice(&200_u16.to_ne_bytes());
-        let before = fingerprint(&entry, &layout);
-        entry[offset_of!(EntryV4, counters)] = 7;
-        assert_eq!(fingerprint(&entry, &layout), before);
-        entry[150] = 1;
-        assert_ne!(fingerprint(&entry, &layout), before);
+        let mut rule = entry(200);
+        let before = all(&rule);
+        rule[offset_of!(EntryV4, counters)] = 7;
+        assert_eq!(all(&rule), before);
+        rule[150] = 1;
+        assert_ne!(all(&rule), before);
+        assert_eq!(layout.len, 112);
+    }
+
+    /// An IPv4 entry of this length.
+    fn entry(len: u16) -> Vec<u8> {
+        let layout = Family::V4.layout();
+        let mut entry = vec![0_u8; len.into()];
+        entry[layout.next_offset..layout.next_offset + 2].copy_from_slice(&len.to_ne_bytes());
+        entry[layout.target_offset] = 112;
+        entry
+    }
+
+    fn head(name: &str) -> Vec<u8> {
+        let mut head = entry(176);
+        head[114..120].copy_from_slice(HEAD_TARGET);
+        head[144..144 + name.len()].copy_from_slice(name.as_bytes());
+        head
+    }
+
+    fn all(entries: &[u8]) -> Vec<(String, u64)> {
+        let mut all = Vec::new();
+        fingerprints(entries, &Family::V4.layout(), |name, number| {
+            all.push((name.to_owned(), number));
+        });
+        all
+    }
+
+    #[test]
+    fn a_change_is_told_of_its_chain_and_no_other() {
+        let table = |byte: u8| {
+            let mut rule = entry(200);
+            rule[150] = byte;
+            [entry(152), head("ONE"), rule, head("TWO"), entry(200), head("ERROR")].concat()
+        };
+        let (before, after) = (all(&table(0)), all(&table(1)));
+        let names: Vec<&str> = before.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["", "ONE", "TWO", "ERROR"]);
+        let changed: Vec<&str> = before
+            .iter()
+            .zip(&after)
+            .filter(|(one, other)| one != other)
+            .map(|((name, _), _)| name.as_str())
+            .collect();
+        assert_eq!(changed, ["ONE"]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::ipvs;
 mod tests;
 
 /// The link that has the services' addresses.
-const LINK: &str = "kube-ipvs0";
+pub const LINK: &str = "kube-ipvs0";
 /// The longest name that a set can have. kube-proxy cuts longer ones.
 const SET_NAME_LEN_MAX: usize = 31;
 /// How often removing sets that are busy is tried, with pauses that double. nf_tables forgets rules that

@@ -473,16 +473,28 @@ COMMIT
 }
 
 #[test]
-fn a_changed_rule_shows_in_the_fingerprint_of_its_table_and_a_packet_does_not() {
-    use telaio_netlink::xtables::{Family, table_fingerprint, table_info};
+fn a_changed_rule_shows_in_the_fingerprint_of_its_chain_and_a_packet_does_not() {
+    use telaio_netlink::xtables::{Family, chain_fingerprints, table_info};
     Namespace::new("fingerprint", Flavor::Legacy).run(|| {
         for (program, family) in [("iptables", Family::V4), ("ip6tables", Family::V6)] {
             let run = |arguments: &str| output(&format!("{program}-legacy {arguments}"));
             run("-A OUTPUT -p udp --dport 7 -j ACCEPT");
-            let look =
-                || (table_info(family, "filter"), table_fingerprint(family, "filter").unwrap());
+            for chain in ["ONE", "TWO"] {
+                run(&format!("-N {chain}"));
+                run(&format!("-A {chain} -p udp --dport 7 -j ACCEPT"));
+            }
+            let look = || {
+                let mut chains = Vec::new();
+                chain_fingerprints(family, "filter", |chain, number| {
+                    chains.push((chain.to_owned(), number));
+                })
+                .unwrap();
+                (table_info(family, "filter"), chains)
+            };
             let before = look();
             assert!(before.0.is_some());
+            let names: Vec<&str> = before.1.iter().map(|(chain, _)| chain.as_str()).collect();
+            assert_eq!(names, ["", "ONE", "TWO", "ERROR"]);
             output("ip link set lo up");
             let loopback: std::net::IpAddr = if family == Family::V4 {
                 [127, 0, 0, 1].into()
@@ -495,10 +507,14 @@ fn a_changed_rule_shows_in_the_fingerprint_of_its_table_and_a_packet_does_not() 
                 run("-vnxL OUTPUT").lines().any(|line| line.split_whitespace().next() == Some("1"))
             );
             assert_eq!(look(), before);
-            run("-R OUTPUT 1 -p udp --dport 8 -j ACCEPT");
-            let after = look();
-            assert_eq!(after.0, before.0);
-            assert_ne!(after.1, before.1);
+            for (chain, changed) in [("OUTPUT", 0), ("ONE", 1), ("TWO", 2)] {
+                let before = look();
+                run(&format!("-R {chain} 1 -p udp --dport 8 -j ACCEPT"));
+                let after = look();
+                assert_eq!(after.0, before.0);
+                let differ = |at: &usize| after.1[*at] != before.1[*at];
+                assert_eq!((0..4).filter(differ).collect::<Vec<_>>(), [changed], "{chain}");
+            }
         }
     });
 }

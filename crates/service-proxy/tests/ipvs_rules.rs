@@ -245,7 +245,7 @@ fn each_backend_leaves_the_other_alone() {
 }
 
 #[test]
-fn a_set_that_is_not_there_is_named_and_nothing_is_half_done() {
+fn a_set_that_is_missing_is_named_and_once_it_is_there_all_is_well() {
     every_flavor_and_family("noset", |flavor, family| {
         let local = SetName { kind: SetKind::Local, family };
         output(&format!("ipset destroy {local}"));

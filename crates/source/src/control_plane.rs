@@ -171,8 +171,7 @@ impl ServiceEntry {
 /// Fills in what manifests leave to a control plane.
 pub struct ControlPlane {
     ledger: Ledger,
-    /// Boxed, because a map with room for more would hold it for large entries.
-    services: BTreeMap<ObjectKey, Box<ServiceEntry>>,
+    services: BTreeMap<ObjectKey, ServiceEntry>,
     instances: Instances,
     /// Services that found no address or port left.
     waiting: BTreeSet<ObjectKey>,
@@ -218,12 +217,18 @@ impl ControlPlane {
     /// All addresses that are written in them count before any is given, so the order within does
     /// not matter.
     pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>) -> Outcome {
+        let first = self.services.is_empty();
         let mut pass = Pass::default();
         for change in changes {
             match change {
                 Change::Set(declared) => self.set(declared, &mut pass),
                 Change::Delete(object) => self.delete(&object, &mut pass),
             }
+        }
+        if first {
+            // Built in one go the map has no room to spare; filled one by one it has nearly as much as
+            // it holds.
+            self.services = std::mem::take(&mut self.services).into_iter().collect();
         }
         for key in std::mem::take(&mut pass.services) {
             self.evaluate(&key, &mut pass);
@@ -330,7 +335,7 @@ impl ControlPlane {
                 .map(|pod| pod.meta.key.name.clone())
                 .collect();
         }
-        self.services.insert(key.clone(), Box::new(entry));
+        self.services.insert(key.clone(), entry);
         pass.services.insert(key);
     }
 

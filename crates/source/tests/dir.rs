@@ -232,7 +232,7 @@ async fn a_second_declaration_takes_over_when_the_first_goes() {
     let mut running = Running::start(&root);
     running.until(&["a"]).await;
     let by = |running: &Running| match running.objects.values().next() {
-        Some(Object::Namespace(namespace)) => namespace.meta.labels["by"].to_string(),
+        Some(Object::Namespace(namespace)) => namespace.meta.labels.get("by").unwrap().to_string(),
         other => panic!("{other:?}"),
     };
     assert_eq!(by(&running), "first");

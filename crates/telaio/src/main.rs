@@ -40,6 +40,8 @@ use exit::CommandError;
 use settings::{Settings, SettingsError};
 
 fn main() -> ExitCode {
+    #[cfg(target_os = "linux")]
+    telaio_netlink::heap::share_one_arena();
     tls::install_crypto_provider();
     let (settings, cli) = match Settings::load(std::env::args_os().collect()) {
         Ok(loaded) => loaded,

@@ -11,10 +11,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use telaio_reconcile::PacerConfig;
-use telaio_service_proxy::config::{DetectLocal, NodePortAddresses, ProxyConfig};
 #[cfg(target_os = "linux")]
 use telaio_netlink::ipvs::Timeouts;
+use telaio_reconcile::PacerConfig;
+use telaio_service_proxy::config::{DetectLocal, NodePortAddresses, ProxyConfig};
 #[cfg(target_os = "linux")]
 use telaio_service_proxy::{
     iptables::Flavor,

@@ -45,6 +45,8 @@ const TIME_MAX: Duration = Duration::from_mins(2);
 const FOLDER_PREFIX: &str = "telaio-guest-";
 /// Names the folder in the guest. Who finds it set is inside.
 const FOLDER_VARIABLE: &str = "TELAIO_GUEST_FOLDER";
+/// How the variables are called that tell tests something.
+const TEST_PREFIX: &str = "TELAIO_TEST_";
 /// The first process; see there for what it expects in the folder.
 const INIT: &str = include_str!("guest/init.sh");
 /// What the package calls its kernel, and where its modules are.
@@ -202,7 +204,7 @@ pub fn is_inside() -> bool {
 }
 
 /// Runs the body of a test on a guest kernel: there the test program is started again for this one
-/// test. `name` is the test's own, with its modules.
+/// test. `name` is the test's own, with its modules. Variables `TELAIO_TEST_…` are passed on.
 ///
 /// ```no_run
 /// use telaio_testkit::guest::{self, GuestError};
@@ -220,8 +222,13 @@ pub fn inside(name: &str, body: impl FnOnce()) -> Result<(), GuestError> {
         return Folder::note_ran(Path::new(&folder)).map_err(GuestError::Folder);
     }
     let program = std::env::current_exe().map_err(GuestError::Start)?;
-    let command =
+    let mut command =
         GuestCommand::new(program).args(["--exact", name, "--nocapture", "--test-threads=1"]);
+    for (variable, value) in std::env::vars_os() {
+        if let Some(variable) = variable.to_str().filter(|it| it.starts_with(TEST_PREFIX)) {
+            command = command.env(variable, value);
+        }
+    }
     let folder = Folder::make(&command)?;
     let output = folder.run(command.time_max)?;
     if output.code != 0 {

@@ -63,7 +63,7 @@ pub fn service(name: &str, cluster_ip: &str) -> Service {
         load_balancer: vec![],
         source_ranges: vec![],
         ports: vec![port("http", 80)],
-        selector: std::collections::BTreeMap::new(),
+        selector: telaio_model::Labels::new(),
         external_traffic_policy: TrafficPolicy::Cluster,
         internal_traffic_policy: TrafficPolicy::Cluster,
         session_affinity: None,

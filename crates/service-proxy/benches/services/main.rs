@@ -51,6 +51,8 @@ pub(crate) use run::progress;
 
 #[cfg(target_os = "linux")]
 fn main() -> anyhow::Result<()> {
+    // As the agent does.
+    telaio_netlink::heap::share_one_arena();
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     run::run(&args.iter().map(String::as_str).collect::<Vec<_>>())
 }

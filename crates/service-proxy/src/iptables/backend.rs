@@ -19,7 +19,7 @@ use super::compile::Context;
 use super::programs::{Flavor, Programs};
 use super::proxier::{Changes, Counters, Iptables, Services, View};
 use super::trackers::{EndpointChangeTracker, NodeTracker, ServiceChangeTracker, take_changes};
-use super::watch::{Probes, SyncEnd, THOROUGH_PERIOD_MIN, Thorough, Watch, Watcher};
+use super::watch::{ChainAt, Probes, SyncEnd, THOROUGH_PERIOD_MIN, Thorough, Watch, Watcher};
 
 /// How long a sync that was asked for by name may take.
 const SYNC_TIME_MAX: Duration = Duration::from_mins(5);
@@ -351,7 +351,8 @@ impl Syncer for IptablesSyncer {
         let started = Instant::now();
         self.watch.begin();
         let view = View { before: &self.services, changes: &self.unsettled };
-        let outcome = sync_families(&mut self.families, kind, view);
+        let chains = self.watch.suspected_chains().filter(|_| kind == SyncKind::Drift);
+        let outcome = sync_families(&mut self.families, kind, chains.as_ref(), view);
         self.watch.end(SyncEnd {
             succeeded: outcome.is_ok(),
             compared: kind != SyncKind::Changes,
@@ -383,13 +384,22 @@ impl Syncer for IptablesSyncer {
 fn sync_families(
     families: &mut [Iptables],
     kind: SyncKind,
+    chains: Option<&BTreeSet<ChainAt>>,
     view: View<'_>,
 ) -> Result<SyncReport, ApplyError> {
+    let sync = |family: &mut Iptables| match chains {
+        Some(chains) => {
+            let its = chains.iter().filter(|it| it.family == family.family());
+            family.sync_chains(&its.map(|it| (it.table, it.chain.as_str())).collect(), view)
+        }
+        None => family.sync(kind, view),
+    };
+    let sync = &sync;
     let outcomes = std::thread::scope(|scope| {
         let Some((first, others)) = families.split_first_mut() else { return Vec::new() };
         let others: Vec<_> =
-            others.iter_mut().map(|family| scope.spawn(move || family.sync(kind, view))).collect();
-        let mut outcomes = vec![first.sync(kind, view)];
+            others.iter_mut().map(|family| scope.spawn(move || sync(family))).collect();
+        let mut outcomes = vec![sync(first)];
         outcomes.extend(others.into_iter().map(|thread| {
             // A panic is the sync loop's to handle, wherever it happened.
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

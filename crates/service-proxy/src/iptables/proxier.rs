@@ -192,6 +192,46 @@ impl Iptables {
         Ok(report)
     }
 
+    /// Writes anew what stands in these chains, which somebody else has changed, and nothing else: the
+    /// rest is taken to be as we left it. Where they are not just services' own chains, or nothing is
+    /// known, it is a sync of kind [`Drift`](SyncKind::Drift).
+    pub fn sync_chains(
+        &mut self,
+        chains: &BTreeSet<(Table, &str)>,
+        view: View<'_>,
+    ) -> Result<SyncReport, ApplyError> {
+        let ours: BTreeSet<(Table, &str)> =
+            chains.iter().filter(|(_, chain)| self.keeper.owner.owns(chain)).copied().collect();
+        // Our jumps are in the kernel's own chains, which have no name here.
+        let simple = chains.iter().all(|(_, chain)| !chain.is_empty()) && view.changes.is_empty();
+        if !simple || !self.keeper.is_known() {
+            return self.sync(SyncKind::Drift, view);
+        }
+        let mut restore = Restore::new(self.keeper.limits());
+        let mut report = SyncReport::default();
+        for entry in view.all().filter(|_| !ours.is_empty()) {
+            for (chain, rules) in &compile(entry, &self.context).chains {
+                if ours.contains(&(Table::Nat, chain.as_str())) {
+                    restore.prepare().write_chain(*chain, rules);
+                    report.updated += 1;
+                }
+            }
+        }
+        if report.updated != ours.len() {
+            return self.sync(SyncKind::Drift, view);
+        }
+        self.keeper.begin();
+        self.keeper.restore(&restore)?;
+        report.drift_repairs = report.updated;
+        if report.updated > 0 {
+            let family = self.context.family;
+            let what: Vec<&str> = ours.iter().map(|(_, chain)| *chain).collect();
+            let what = what.join(", ");
+            tracing::warn!(%family, what, "somebody else changed chains of ours; mended");
+        }
+        Ok(report)
+    }
+
     /// Reads everything, keeps what is right and mends the rest.
     fn mend(&mut self, view: View<'_>, expected: Expected) -> Result<SyncReport, ApplyError> {
         let text = self.keeper.read()?;

@@ -7,23 +7,25 @@
 //! while anyway, as often as that is cheap, for whoever changes them without it.
 //!
 //! Either only raises a suspicion: what is really wrong, and whether it is ours, a sync of kind
-//! [`Drift`](telaio_reconcile::SyncKind::Drift) finds out. It has its cost too, so on a machine where
+//! [`Drift`](telaio_reconcile::SyncKind::Drift) finds out. Where reading in full has shown that only some
+//! chains changed, that sync need look at nothing else. It has its cost too, so on a machine where
 //! others change rules all the time it is made to take at most a tenth of the time.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use telaio_netlink::nftables::Nftables;
-use telaio_netlink::xtables::{self, table_fingerprint, table_info};
 use telaio_reconcile::SyncHandle;
 
-use super::lock::{LockFile, LockUses};
-use super::names::Table;
-use super::programs::{Flavor, Programs, legacy_family};
-use super::proxier::Kernel;
+use super::lock::LockUses;
+
+mod probes;
+
+pub(crate) use probes::{ChainAt, Probes};
+use probes::{ContentProbe, Probe, Reading};
 
 /// How often the thread looks.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
@@ -41,125 +43,9 @@ const LOCK_REST_MAX: Duration = Duration::from_millis(800);
 const COMPARE_SHARE: u32 = 10;
 /// But so many comparisons may follow each other at once: who breaks rules seldom does it only once.
 const COMPARE_BURST: u32 = 5;
-
-/// Something that is different after a change of rules.
-pub(crate) trait Probe: Send {
-    /// Reads it; `None` if it cannot be read.
-    fn read(&mut self) -> Option<u64>;
-
-    /// Whether a transaction makes it greater by one.
-    fn counts_transactions(&self) -> bool {
-        false
-    }
-}
-
-/// The generation of nf_tables.
-struct Generation(Nftables);
-
-impl Probe for Generation {
-    fn read(&mut self) -> Option<u64> {
-        self.0.generation().ok().map(u64::from)
-    }
-
-    fn counts_transactions(&self) -> bool {
-        true
-    }
-}
-
-/// The sizes of the older tables.
-struct Sizes(Vec<xtables::Family>);
-
-impl Probe for Sizes {
-    fn read(&mut self) -> Option<u64> {
-        self.0.iter().flat_map(|family| Table::ALL.map(|table| (*family, table))).try_fold(
-            0,
-            |all, (family, table)| {
-                let info = table_info(family, table.as_str())?;
-                Some(mix(all, u64::from(info.num_entries) << 32 | u64::from(info.size)))
-            },
-        )
-    }
-}
-
-/// The contents of the older tables.
-struct Contents(Vec<xtables::Family>);
-
-impl Probe for Contents {
-    fn read(&mut self) -> Option<u64> {
-        self.0
-            .iter()
-            .flat_map(|family| Table::ALL.map(|table| (*family, table)))
-            .try_fold(0, |all, (family, table)| {
-                Some(mix(all, table_fingerprint(family, table.as_str()).ok()?))
-            })
-    }
-}
-
-/// What `iptables-save` prints: where nothing better can be had.
-struct Saved(Vec<Programs>);
-
-impl Probe for Saved {
-    fn read(&mut self) -> Option<u64> {
-        self.0.iter_mut().try_fold(0, |all, programs| {
-            let text = programs.save().ok()?;
-            let rules = text.lines().filter(|line| line.starts_with('-'));
-            Some(rules.fold(all, |all, rule| mix(all, hash(rule))))
-        })
-    }
-}
-
-fn mix(all: u64, more: u64) -> u64 {
-    (all ^ more).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
-}
-
-fn hash(text: &str) -> u64 {
-    telaio_model::hash::StableHash::new().text(text).finish()
-}
-
-/// What to look at: often, and once in a while.
-pub(crate) struct Probes {
-    pub(crate) cheap: Option<Box<dyn Probe>>,
-    pub(crate) thorough: Option<Box<dyn Probe>>,
-    /// Whose uses make the thorough one worth its cost.
-    pub(crate) lock: Option<Box<dyn LockUses>>,
-}
-
-impl Probes {
-    /// What serves best with these programs, which are all of one flavour.
-    pub(crate) fn new(programs: &[Programs]) -> Self {
-        let legacy = programs.first().is_some_and(|it| it.flavor() == Flavor::Legacy);
-        if legacy {
-            let families: Vec<xtables::Family> =
-                programs.iter().map(|it| legacy_family(it.family())).collect();
-            let (sizes, contents) = (Sizes(families.clone()), Contents(families));
-            return Self {
-                cheap: Some(Box::new(sizes)),
-                thorough: Some(Box::new(contents)),
-                lock: lock_of_programs(),
-            };
-        }
-        match Nftables::open() {
-            Ok(nftables) => {
-                Self { cheap: Some(Box::new(Generation(nftables))), thorough: None, lock: None }
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot ask nf_tables for changes; reading all rules instead");
-                let saved = Saved(programs.to_vec());
-                Self { cheap: None, thorough: Some(Box::new(saved)), lock: None }
-            }
-        }
-    }
-}
-
-fn lock_of_programs() -> Option<Box<dyn LockUses>> {
-    match LockFile::of_programs() {
-        Ok(lock) => Some(Box::new(lock)),
-        Err(error) => {
-            tracing::info!(%error, "cannot watch the lock of iptables; some changes by others are found later");
-            None
-        }
-    }
-}
+/// How long after a change a program may still hold the lock: what was read so shortly before a use
+/// ended may have its change in it.
+const LOCK_HELD_MAX: Duration = Duration::from_millis(500);
 
 /// How a sync ended.
 #[derive(Debug, Clone, Copy)]
@@ -192,7 +78,7 @@ struct WatchState {
     syncing: bool,
     /// Rules are in the kernel that somebody could change.
     live: bool,
-    suspicious: bool,
+    suspicion: Suspicion,
     /// A comparison was asked for and has not come.
     asked: bool,
     compared: Option<Instant>,
@@ -213,7 +99,7 @@ impl Watch {
             epoch: 0,
             syncing: false,
             live: false,
-            suspicious: false,
+            suspicion: Suspicion::None,
             asked: false,
             compared: None,
             compare_cost: Duration::ZERO,
@@ -229,7 +115,9 @@ impl Watch {
         state.look();
         state.look_at_lock();
         // What our own change does hides what somebody else's did.
-        state.suspicious |= state.live && std::mem::take(&mut state.lock_used);
+        let hidden = std::mem::take(&mut state.lock_used);
+        let live = state.live;
+        state.suspect_if(live && hidden);
         state.at_begin = state.read();
         state.syncing = true;
         state.epoch += 1;
@@ -243,19 +131,30 @@ impl Watch {
             state.asked = false;
             state.compared = Some(Instant::now());
             state.compare_cost = end.took;
-            state.suspicious &= !end.succeeded;
+            if end.succeeded {
+                state.suspicion = Suspicion::None;
+            }
         }
         let counts = state.cheap.as_ref().is_some_and(|probe| probe.counts_transactions());
         let predicted = state.at_begin.map(|before| before + end.commits);
         // Somebody else was at it meanwhile.
-        state.suspicious |= counts && end.succeeded && now != predicted;
+        state.suspect_if(counts && end.succeeded && now != predicted);
         // Each of our transactions takes the lock once. We have waited for the programs' ends, so
         // whatever they did is told by now.
-        state.suspicious |= end.succeeded && state.lock_uses() > end.commits;
+        let uses = state.lock_uses();
+        state.suspect_if(end.succeeded && uses > end.commits);
         state.seen = now;
         state.live |= end.succeeded;
         state.syncing = false;
         state.epoch += 1;
+    }
+
+    /// The chains that somebody else has changed, if it is known to be just those.
+    pub(crate) fn suspected_chains(&self) -> Option<BTreeSet<ChainAt>> {
+        match &self.state.lock().suspicion {
+            Suspicion::Chains(chains) => Some(chains.clone()),
+            Suspicion::None | Suspicion::Everything => None,
+        }
     }
 
     /// Starts the thread that looks.
@@ -294,27 +193,30 @@ impl Watch {
         state.look();
         state.look_at_lock();
         let epoch = state.epoch;
-        let known = thorough.as_ref().is_some_and(|it| it.knows(epoch));
+        let known = thorough.as_ref().is_some_and(|it| it.knew(epoch));
         if state.lock_used && !known {
             // There is nothing from before it to compare with.
             state.lock_used = false;
-            state.suspicious = true;
+            state.suspicion = Suspicion::Everything;
         } else if let Some(thorough) = thorough
             && thorough.is_due(state.lock_used)
         {
             // A use that comes while we read may be too late for what we read.
-            state.lock_used = false;
+            let because_of_lock = std::mem::take(&mut state.lock_used);
             // It takes its time, and no sync should wait for it.
             drop(state);
-            let differs = thorough.differs(epoch);
+            let found = thorough.look(epoch, because_of_lock);
             state = self.state.lock();
-            state.suspicious |= differs && state.epoch == epoch;
+            if state.epoch == epoch {
+                state.suspicion.add(found);
+            }
         }
         let rested = state
             .compared
             .is_none_or(|at| at.elapsed() >= state.compare_cost.saturating_mul(COMPARE_SHARE));
         let may = rested || state.burst_left > 0;
-        let ask = state.suspicious && !state.asked && may && !state.syncing;
+        let suspicious = state.suspicion != Suspicion::None;
+        let ask = suspicious && !state.asked && may && !state.syncing;
         if rested {
             state.burst_left = COMPARE_BURST;
         } else if ask {
@@ -330,6 +232,12 @@ impl WatchState {
         self.cheap.as_mut()?.read()
     }
 
+    fn suspect_if(&mut self, is_so: bool) {
+        if is_so {
+            self.suspicion = Suspicion::Everything;
+        }
+    }
+
     fn lock_uses(&mut self) -> u64 {
         self.lock.as_mut().map_or(0, |lock| lock.take())
     }
@@ -339,17 +247,42 @@ impl WatchState {
     }
 
     fn look(&mut self) {
-        if self.seen.is_some() && self.read() != self.seen {
-            self.suspicious = true;
+        let changed = self.seen.is_some() && self.read() != self.seen;
+        self.suspect_if(changed);
+    }
+}
+
+/// What may be wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Suspicion {
+    None,
+    /// What stands in these chains.
+    Chains(BTreeSet<ChainAt>),
+    Everything,
+}
+
+impl Suspicion {
+    fn add(&mut self, other: Self) {
+        match (&mut *self, other) {
+            (Self::Everything, _) | (_, Self::None) => {}
+            (Self::Chains(chains), Self::Chains(more)) => chains.extend(more),
+            (_, other) => *self = other,
         }
     }
 }
 
+/// What was read first after a sync.
+struct Seen {
+    epoch: u64,
+    at: Instant,
+    /// `None`: it could not be read.
+    numbers: Option<Vec<u64>>,
+}
+
 /// The probe that costs something.
 pub(crate) struct Thorough {
-    probe: Box<dyn Probe>,
-    /// What it read since the last sync, and which sync that was.
-    seen: Option<(u64, Option<u64>)>,
+    probe: Box<dyn ContentProbe>,
+    seen: Option<Seen>,
     /// When it is used anyway.
     due: Instant,
     /// When it may be used because the lock was.
@@ -359,14 +292,14 @@ pub(crate) struct Thorough {
 
 impl Thorough {
     /// A probe that, where nobody uses the lock, is used no more often than this.
-    pub(crate) fn new(probe: Box<dyn Probe>, period_min: Duration) -> Self {
+    pub(crate) fn new(probe: Box<dyn ContentProbe>, period_min: Duration) -> Self {
         let now = Instant::now();
         Self { probe, seen: None, due: now, due_for_lock: now, period_min }
     }
 
-    /// It has been used since the sync of this epoch.
-    fn knows(&self, epoch: u64) -> bool {
-        self.seen.is_some_and(|(of, _)| of == epoch)
+    /// It was used since the sync of this epoch, and before whoever uses the lock changed anything.
+    fn knew(&self, epoch: u64) -> bool {
+        self.seen.as_ref().is_some_and(|it| it.epoch == epoch && it.at.elapsed() >= LOCK_HELD_MAX)
     }
 
     fn is_due(&self, lock_used: bool) -> bool {
@@ -374,20 +307,29 @@ impl Thorough {
         now >= self.due || (lock_used && now >= self.due_for_lock)
     }
 
-    /// Whether it reads something else than before; the first time after a sync there is no before.
-    fn differs(&mut self, epoch: u64) -> bool {
+    /// What is not as it was at first since the sync of this epoch; at first, nothing is.
+    fn look(&mut self, epoch: u64, because_of_lock: bool) -> Suspicion {
         let started = Instant::now();
-        let now = self.probe.read();
-        let cost = started.elapsed();
+        let before = self.seen.as_ref().filter(|it| it.epoch == epoch);
+        let numbers_before = before.and_then(|it| it.numbers.as_deref());
+        let now = self.probe.read(numbers_before);
         let ended = Instant::now();
+        let cost = ended - started;
         self.due = ended + (cost * THOROUGH_SHARE).max(self.period_min);
-        self.due_for_lock = ended + lock_rest(cost);
-        match self.seen {
-            Some((of, seen)) if of == epoch => seen != now,
-            _ => {
-                self.seen = Some((epoch, now));
-                false
+        if because_of_lock {
+            self.due_for_lock = ended + lock_rest(cost);
+        }
+        if before.is_none() {
+            let numbers = now.map(|now| now.numbers);
+            self.seen = Some(Seen { epoch, at: ended, numbers });
+            return Suspicion::None;
+        }
+        match now {
+            now if now.as_ref().map(|it| it.numbers.as_slice()) == numbers_before => {
+                Suspicion::None
             }
+            Some(Reading { changed, .. }) if !changed.is_empty() => Suspicion::Chains(changed),
+            _ => Suspicion::Everything,
         }
     }
 }
@@ -419,7 +361,10 @@ impl Drop for Watcher {
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
+    use telaio_model::IpFamily;
+
     use super::*;
+    use crate::iptables::names::Table;
 
     struct Number(Arc<AtomicU64>, bool);
 
@@ -441,6 +386,21 @@ mod tests {
         (Watch::new(Some(Box::new(Number(Arc::clone(&number), counts))), None), number)
     }
 
+    /// Two chains, of which the second changes.
+    struct TwoChains(Arc<AtomicU64>);
+
+    impl ContentProbe for TwoChains {
+        fn read(&mut self, before: Option<&[u64]>) -> Option<Reading> {
+            let numbers = vec![7, self.0.load(Ordering::SeqCst)];
+            let differs = before.is_some_and(|before| before != numbers);
+            Some(Reading { numbers, changed: differs.then(second_chain).into_iter().collect() })
+        }
+    }
+
+    fn second_chain() -> ChainAt {
+        ChainAt { family: IpFamily::V4, table: Table::Nat, chain: "TELAIO-SEP-X".to_owned() }
+    }
+
     struct Uses(Arc<AtomicU64>);
 
     impl LockUses for Uses {
@@ -458,7 +418,7 @@ mod tests {
             Some(Box::new(Uses(Arc::clone(&uses)))),
         );
         // Without the lock it would be used once in a lifetime.
-        let probe = Box::new(Number(Arc::clone(&content), false));
+        let probe = Box::new(TwoChains(Arc::clone(&content)));
         let thorough = Thorough::new(probe, Duration::from_hours(1));
         (watch, uses, content, thorough)
     }
@@ -470,19 +430,28 @@ mod tests {
 
     const COMPARED: SyncEnd = SyncEnd { compared: true, ..SYNC };
 
+    /// Lets it read what is there after a sync, a while ago.
+    fn settle(watch: &Watch, thorough: &mut Thorough) {
+        thorough.due = Instant::now();
+        assert!(!watch.should_compare(Some(thorough)));
+        let seen = thorough.seen.as_mut().unwrap();
+        seen.at = seen.at.checked_sub(LOCK_HELD_MAX).unwrap();
+    }
+
     #[test]
-    fn a_use_of_the_lock_has_the_content_looked_at_and_only_a_change_compared() {
+    fn a_use_of_the_lock_has_the_content_looked_at_and_only_changed_chains_are_suspected() {
         let (watch, uses, content, mut thorough) = legacy();
         sync(&watch, SYNC);
-        assert!(!watch.should_compare(Some(&mut thorough)), "now it knows what is there");
+        settle(&watch, &mut thorough);
         content.store(2, Ordering::SeqCst);
         assert!(!watch.should_compare(Some(&mut thorough)), "nobody told");
         uses.store(1, Ordering::SeqCst);
-        thorough.due_for_lock = Instant::now();
         assert!(watch.should_compare(Some(&mut thorough)));
-        sync(&watch, COMPARED);
-        thorough.due = Instant::now();
-        assert!(!watch.should_compare(Some(&mut thorough)));
+        watch.begin();
+        assert_eq!(watch.suspected_chains(), Some(BTreeSet::from([second_chain()])));
+        watch.end(COMPARED);
+        assert_eq!(watch.suspected_chains(), None);
+        settle(&watch, &mut thorough);
         // Somebody in another namespace.
         uses.store(1, Ordering::SeqCst);
         thorough.due_for_lock = Instant::now();
@@ -493,7 +462,7 @@ mod tests {
     fn a_use_within_the_rest_after_a_look_is_looked_at_when_the_rest_is_over() {
         let (watch, uses, content, mut thorough) = legacy();
         sync(&watch, SYNC);
-        assert!(!watch.should_compare(Some(&mut thorough)));
+        settle(&watch, &mut thorough);
         thorough.due_for_lock = Instant::now() + Duration::from_hours(1);
         content.store(2, Ordering::SeqCst);
         uses.store(1, Ordering::SeqCst);
@@ -503,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_use_that_nothing_from_before_can_be_compared_with_is_suspicious() {
+    fn a_use_that_nothing_from_before_can_be_compared_with_makes_everything_suspicious() {
         let (watch, uses, _, mut thorough) = legacy();
         sync(&watch, SYNC);
         uses.store(1, Ordering::SeqCst);
@@ -511,10 +480,15 @@ mod tests {
         sync(&watch, COMPARED);
         thorough.due = Instant::now();
         assert!(!watch.should_compare(Some(&mut thorough)));
+        uses.store(1, Ordering::SeqCst);
+        assert!(watch.should_compare(Some(&mut thorough)), "what it read may be the change");
+        sync(&watch, COMPARED);
+        settle(&watch, &mut thorough);
         // Used, and before anybody looked a sync of ours begins.
         uses.store(1, Ordering::SeqCst);
         sync(&watch, SYNC);
         assert!(watch.should_compare(Some(&mut thorough)), "before a sync of ours");
+        assert_eq!(watch.suspected_chains(), None, "not only some chains");
     }
 
     #[test]
@@ -582,7 +556,7 @@ mod tests {
         watch.begin();
         watch.end(SYNC);
         let content = Arc::new(AtomicU64::new(1));
-        let probe = Box::new(Number(Arc::clone(&content), false));
+        let probe = Box::new(TwoChains(Arc::clone(&content)));
         let mut thorough = Thorough::new(probe, THOROUGH_PERIOD_MIN);
         assert!(!watch.should_compare(Some(&mut thorough)));
         content.store(2, Ordering::SeqCst);

@@ -16,7 +16,7 @@ use telaio_reconcile::kpng::{Backend, FilterReset, FullState, Inbox, Sink, SinkE
 use telaio_reconcile::target::DriftReport;
 use telaio_reconcile::{ApplyError, SyncHandle, SyncKind, SyncReport, Syncer, sync_loop};
 
-use super::compile::{Context, annotation_problems};
+use super::compile::{Context, annotation_problems, is_usable};
 use super::controller::{IpvsController, steps_of};
 use super::mirror::Thing;
 use super::proxier::{DEVICE, Proxier, ProxierOptions, apply_error};
@@ -24,8 +24,9 @@ use super::rules::{RulesContext, scaffold};
 use super::setup;
 use super::types::Scheduler;
 use super::watch::{Signals, Watch};
-use crate::config::{NodeFacts, NodePortMatch, ProxyConfig};
+use crate::config::{NodeFacts, ProxyConfig};
 use crate::iptables::{FixedRules, Flavor, Owner, Programs, SharedCounters};
+use crate::kube_ipvs;
 use crate::options::{Programmed, ProxyOptions};
 
 /// How long a sync that was asked for by name may take.
@@ -383,7 +384,7 @@ fn log_drift(drift: &DriftReport<Thing>) {
     }
 }
 
-/// The machine's addresses, but for those on our device and on loopback.
+/// The machine's addresses, but for those on loopback and on devices that have services' addresses.
 struct MachineAddresses {
     addresses: Addresses,
     links: Links,
@@ -399,9 +400,12 @@ impl MachineAddresses {
 
     /// Reads them; whether they are others than before.
     fn read(&mut self) -> Result<bool, ApplyError> {
-        let device = self.links.find(DEVICE).map_err(apply_error)?;
+        let mut devices = BTreeSet::new();
+        for name in [DEVICE, kube_ipvs::LINK] {
+            devices.extend(self.links.find(name).map_err(apply_error)?);
+        }
         let all = self.addresses.list().map_err(apply_error)?;
-        let others = all.into_iter().filter(|it| Some(it.link) != device).map(|it| it.ip);
+        let others = all.into_iter().filter(|it| !devices.contains(&it.link)).map(|it| it.ip);
         let here: BTreeSet<IpAddr> = others.filter(|ip| is_usable(*ip)).collect();
         let is_other = here != self.here;
         self.here = here;
@@ -415,23 +419,6 @@ impl MachineAddresses {
         family: IpFamily,
         scheduler: Scheduler,
     ) -> Context {
-        let machine: BTreeSet<IpAddr> =
-            self.here.iter().copied().filter(|ip| IpFamily::of(*ip) == family).collect();
-        let node_ports = match NodePortMatch::new(config, node, family) {
-            NodePortMatch::AnyLocal => machine.clone(),
-            NodePortMatch::Within(nets) => {
-                let within = |ip: &IpAddr| nets.iter().any(|net| net.contains(ip));
-                machine.iter().copied().filter(within).collect()
-            }
-        };
-        Context { family, scheduler, machine, node_ports }
-    }
-}
-
-/// Addresses that others can reach us at.
-fn is_usable(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
-        IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
+        Context::new(config, node, family, scheduler, &self.here)
     }
 }

@@ -12,6 +12,7 @@ use super::types::{
     EndpointInfo, Forwarding, Outside, Scheduler, ServerKey, ServiceInfo, ServiceType, Treatment,
     server_at,
 };
+use crate::config::{NodeFacts, NodePortMatch, ProxyConfig};
 use crate::plan::{Answer, Balance, Destination, EndpointSet, Place, PortPlan, plan};
 
 /// The annotation that chooses how the kernel chooses endpoints of a service.
@@ -30,6 +31,36 @@ pub struct Context {
     pub machine: BTreeSet<IpAddr>,
     /// Those of them that serve node ports.
     pub node_ports: BTreeSet<IpAddr>,
+}
+
+impl Context {
+    /// What `config` and the cluster say, on a machine that has these addresses beside our device's.
+    pub fn new(
+        config: &ProxyConfig,
+        node: &NodeFacts,
+        family: IpFamily,
+        scheduler: Scheduler,
+        machine: &BTreeSet<IpAddr>,
+    ) -> Self {
+        let ours = machine.iter().copied().filter(|ip| IpFamily::of(*ip) == family);
+        let machine: BTreeSet<IpAddr> = ours.filter(|ip| is_usable(*ip)).collect();
+        let node_ports = match NodePortMatch::new(config, node, family) {
+            NodePortMatch::AnyLocal => machine.clone(),
+            NodePortMatch::Within(nets) => {
+                let within = |ip: &IpAddr| nets.iter().any(|net| net.contains(ip));
+                machine.iter().copied().filter(within).collect()
+            }
+        };
+        Self { family, scheduler, machine, node_ports }
+    }
+}
+
+/// Addresses that others can reach us at.
+pub(super) fn is_usable(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
+        IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
+    }
 }
 
 /// A virtual server with its endpoints, and whose place it is if several services want it.
@@ -262,3 +293,6 @@ fn scheduler(plan: &PortPlan, default: Scheduler) -> Scheduler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

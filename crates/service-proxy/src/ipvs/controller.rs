@@ -185,3 +185,6 @@ pub fn steps_of(groups: &[PatchGroup], threads: usize) -> Vec<Step> {
     debug_assert!(failed.is_empty());
     chunks.into_iter().flat_map(|(_, steps)| steps.into_inner()).collect()
 }
+
+#[cfg(test)]
+mod tests;

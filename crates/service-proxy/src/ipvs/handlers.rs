@@ -160,3 +160,6 @@ fn unserved(treatment: Treatment) -> Option<SetKind> {
         Treatment::Drop => Some(SetKind::Drop),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -715,3 +715,6 @@ pub fn real_server(endpoint: &EndpointInfo) -> RealServer {
         },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,7 @@
 //!   is in two of the sets that mark; and the numbers in [`SetKind::Local`] must not have the bit.
 //! - The sets must be there before the rules, and stay as long as the rules do.
 
+use ipnet::IpNet;
 use telaio_model::{IpFamily, Protocol};
 
 use crate::config::{LocalSources, NodeFacts, ProxyConfig};
@@ -85,19 +86,6 @@ impl RulesContext {
         ]
     }
 
-    /// Rules that end a chain: `rule` for what does not come from a pod of this node, as far as sources
-    /// tell. `None` if they do not.
-    fn not_from_pods(&self, rule: Rule) -> Option<Vec<Rule>> {
-        let LocalSources::Networks(nets) = &self.local else { return None };
-        if let [net] = nets.as_slice() {
-            return Some(vec![rule.not_from(*net)]);
-        }
-        let mut rules: Vec<Rule> =
-            nets.iter().map(|net| Rule::new(Target::Return).from(*net)).collect();
-        rules.push(rule);
-        Some(rules)
-    }
-
     fn input(&self) -> Vec<Rule> {
         let mut rules = self.refusals();
         rules.push(self.masquerade(SetKind::External));
@@ -107,9 +95,7 @@ impl RulesContext {
         let remote = Rule::jump(IPVS_REMOTE);
         match &self.local {
             LocalSources::Nowhere => rules.push(remote),
-            LocalSources::Networks(_) => {
-                rules.extend(self.not_from_pods(remote).unwrap_or_default())
-            }
+            LocalSources::Networks(nets) => rules.extend(not_from(nets, remote)),
             LocalSources::Interface(name) => rules.push(remote.interface(name, true)),
             LocalSources::InterfacePrefix(prefix) => {
                 rules.push(remote.interface(&format!("{prefix}+"), true));
@@ -136,18 +122,20 @@ impl RulesContext {
             rules.push(self.masquerade(set));
         }
         let cluster = self.masquerade(SetKind::ClusterIp);
-        let by_interface =
-            matches!(self.local, LocalSources::Interface(_) | LocalSources::InterfacePrefix(_));
-        if self.masquerade_all || by_interface {
-            // What starts here has come in by no interface, so by none of a pod's.
-            rules.push(cluster);
-            return rules;
-        }
         // Who connects from here to an address on our device gets that address as its source, and what
         // is answered to that address does not come back to this machine.
         let device = SetKind::Addresses.name(self.family);
-        rules.push(cluster.clone().in_set(device, Directions::Source));
-        rules.extend(self.not_from_pods(cluster).unwrap_or_default());
+        let from_device = cluster.clone().in_set(device, Directions::Source);
+        match &self.local {
+            _ if self.masquerade_all => rules.push(cluster),
+            LocalSources::Nowhere => rules.push(from_device),
+            LocalSources::Networks(nets) => {
+                rules.push(from_device);
+                rules.extend(not_from(nets, cluster));
+            }
+            // What starts here has come in by no interface, so by none of a pod's.
+            LocalSources::Interface(_) | LocalSources::InterfacePrefix(_) => rules.push(cluster),
+        }
         rules
     }
 
@@ -175,6 +163,17 @@ impl RulesContext {
             .in_set(loop_back, Directions::DestinationPortSource);
         [hairpin].into_iter().chain(masquerading(self.mark)).collect()
     }
+}
+
+/// The last rules of a chain: `rule` for what comes from none of these networks.
+fn not_from(nets: &[IpNet], rule: Rule) -> Vec<Rule> {
+    if let [net] = nets {
+        return vec![rule.not_from(*net)];
+    }
+    let mut rules: Vec<Rule> =
+        nets.iter().map(|net| Rule::new(Target::Return).from(*net)).collect();
+    rules.push(rule);
+    rules
 }
 
 /// The rules of one family while IPVS serves.

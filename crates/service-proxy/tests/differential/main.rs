@@ -1,4 +1,4 @@
-//! The rules of both backends against the contract, on random clusters.
+//! The rules of all backends against the contract, on random clusters.
 //!
 //! `oracle` says what the contract wants for a packet, from the contract's text alone; the real code
 //! says what its compiled rules do. Where they differ, one of them is wrong.

@@ -22,6 +22,7 @@ use crate::world::{NODE, World};
 pub(crate) enum Backend {
     Nftables,
     Iptables,
+    Ipvs,
 }
 
 /// What should become of a packet.
@@ -113,14 +114,14 @@ fn expect_at(
     let family = IpFamily::of(packet.to.ip());
     let sets = Sets::of(world, service, port, family);
     let refused = has_source_ranges(service, door, backend, packet.to.ip())
-        && !may_come(service, packet.from);
+        && !may_come_to(world, backend, service, packet);
     if !sets.anywhere {
         if backend == Backend::Nftables && packet.to.ip().is_loopback() {
             // Our program takes nothing on for nobody: the packet meets the node, which refuses it.
             return Expected::None.or(Expected::Reject);
         }
-        // The drop is before DNAT with nftables, and so before anybody asks for endpoints.
-        return if refused && backend == Backend::Nftables {
+        // The drop is before DNAT with nftables and ipvs, and so before anybody asks for endpoints.
+        return if refused && backend != Backend::Iptables {
             Expected::Drop
         } else {
             Expected::Reject
@@ -134,7 +135,8 @@ fn expect_at(
         Door::ClusterIp => {
             let local_only = service.internal_traffic_policy == TrafficPolicy::Local;
             let chosen = if local_only { &sets.local } else { &sets.cluster };
-            (chosen, masquerades_cluster_ip(world, source))
+            // What has the service's own address as its source would be answered to another machine.
+            (chosen, masquerades_cluster_ip(world, source) || source.ip == packet.to.ip())
         }
         _ if service.external_traffic_policy == TrafficPolicy::Cluster => (&sets.cluster, true),
         // As if it had gone out to a load balancer and come back in.
@@ -177,8 +179,19 @@ struct Source {
 
 /// With nftables a program of ours stands between loopback and the node port: it is the node that
 /// sends, from an address of its own.
+///
+/// With ipvs a service's address is the machine's too. Who connects to it from the node has it as the
+/// source, since that is what Linux chooses; and whether a packet comes from the node is not told by its
+/// source, but by the hook that it meets.
 fn source_at(world: &World, backend: Backend, packet: &Packet) -> Source {
     let mut packet = packet.clone();
+    if backend == Backend::Ipvs {
+        let node = starts_here(world, &packet);
+        if node && is_on_device(world, packet.to.ip()) {
+            packet.from = packet.to.ip();
+        }
+        return Source { ip: packet.from, pod: is_pod(world, &packet), node };
+    }
     if backend == Backend::Nftables && packet.to.ip().is_loopback() {
         let of_family = |ip: &&IpAddr| ip.is_ipv4() == packet.to.is_ipv4();
         if let Some(own) = world.node_addresses().iter().find(of_family) {
@@ -187,6 +200,29 @@ fn source_at(world: &World, backend: Backend, packet: &Packet) -> Source {
     }
     let is_node = |ip: IpAddr| ip.is_loopback() || world.node_addresses().contains(&ip);
     Source { ip: packet.from, pod: is_pod(world, &packet), node: is_node(packet.from) }
+}
+
+/// With ipvs, whether the packet meets the hooks of what the machine itself sends.
+fn starts_here(world: &World, packet: &Packet) -> bool {
+    let from = packet.from;
+    let own = from.is_loopback() || world.node_addresses().contains(&from);
+    packet.interface.is_none() && (own || is_on_device(world, from))
+}
+
+/// With ipvs, whether an address is on the machine's device for services: those of every service that has
+/// the family, but for what the machine has anyhow.
+fn is_on_device(world: &World, ip: IpAddr) -> bool {
+    let family = IpFamily::of(ip);
+    let of_family = |it: &&Service| it.cluster_ips.iter().any(|ip| IpFamily::of(*ip) == family);
+    let ours = world.services.iter().filter(|it| is_ours(it) && !it.ports.is_empty());
+    let has = |it: &Service| {
+        it.cluster_ips.contains(&ip)
+            || it.external_ips.contains(&ip)
+            || it.load_balancer.iter().any(|it| is_vip(it, ip))
+    };
+    world.config.families.contains(&family)
+        && !world.node_addresses().contains(&ip)
+        && ours.filter(of_family).any(has)
 }
 
 /// Whether the packet comes from a pod of this node, where the detect-local mode can tell.
@@ -250,6 +286,8 @@ fn serves_node_ports(world: &World, backend: Backend, packet: &Packet) -> bool {
         let by_backend = match backend {
             Backend::Nftables => packet.protocol == Protocol::Tcp,
             Backend::Iptables => to.is_ipv4(),
+            // As with kube-proxy's mode of that name.
+            Backend::Ipvs => false,
         };
         return world.config.localhost_node_ports && by_backend;
     }
@@ -266,8 +304,12 @@ fn serves_node_ports(world: &World, backend: Backend, packet: &Packet) -> bool {
 /// No service has this place.
 fn without_service(world: &World, backend: Backend, packet: &Packet) -> Expected {
     let to = packet.to.ip();
-    if backend == Backend::Iptables {
-        return Expected::None;
+    match backend {
+        Backend::Iptables => return Expected::None,
+        // It is the machine's own address: what no service has there is refused.
+        Backend::Ipvs if is_on_device(world, to) => return Expected::Reject,
+        Backend::Ipvs => return Expected::None,
+        Backend::Nftables => {}
     }
     let is_cluster_ip = world.services.iter().any(|it| is_ours(it) && it.cluster_ips.contains(&to));
     if is_cluster_ip {
@@ -295,6 +337,18 @@ fn same_family(net: &IpNet, ip: IpAddr) -> bool {
 fn may_come(service: &Service, from: IpAddr) -> bool {
     let mut ranges = service.source_ranges.iter().filter(|net| same_family(net, from)).peekable();
     ranges.peek().is_none() || ranges.any(|net| net.contains(&from))
+}
+
+/// Likewise for a packet. What the node sends to an address that is also its own has that one as the source;
+/// with ipvs it may come if one of the node's other addresses may.
+fn may_come_to(world: &World, backend: Backend, service: &Service, packet: &Packet) -> bool {
+    let to = packet.to.ip();
+    if backend != Backend::Ipvs || !starts_here(world, packet) || !is_on_device(world, to) {
+        return may_come(service, packet.from);
+    }
+    let of_family = |ip: &IpAddr| ip.is_ipv4() == to.is_ipv4();
+    let mut own = world.node_addresses().into_iter().filter(of_family).chain([to]);
+    own.any(|ip| may_come(service, ip))
 }
 
 /// Where a service's port may lead on this node, in one family.

@@ -23,17 +23,26 @@ fn check(world: &World, shots: &[Shot], backend: Backend) -> Result<(), TestCase
     Ok(())
 }
 
-/// Where nftables knowingly differs, as ARCHITECTURE.md says: an endpoint of another node that reaches
-/// itself by way of this one is not masqueraded; and who reaches one service's external address that is
-/// another's cluster address is masqueraded as for the latter.
+/// Where nftables and ipvs knowingly differ, as ARCHITECTURE.md says: an endpoint of another node that
+/// reaches itself by way of this one is not masqueraded. And nftables: who reaches one service's external
+/// address that is another's cluster address is masqueraded as for the latter.
 fn is_left_out(world: &World, backend: Backend, packet: &Packet) -> bool {
     let mut endpoints = world.slices.iter().flat_map(|slice| &slice.endpoints);
     let to = packet.to.ip();
-    backend == Backend::Nftables
-        && (endpoints.any(|it| {
+    let mut is_elsewhere = || {
+        endpoints.any(|it| {
             it.address == packet.from && it.node.as_deref().is_some_and(|node| node != NODE)
-        }) || world.services.iter().any(|it| it.cluster_ips.contains(&to))
-            && world.services.iter().any(|it| it.external_ips.contains(&to)))
+        })
+    };
+    let is_both = || {
+        world.services.iter().any(|it| it.cluster_ips.contains(&to))
+            && world.services.iter().any(|it| it.external_ips.contains(&to))
+    };
+    match backend {
+        Backend::Nftables => is_elsewhere() || is_both(),
+        Backend::Ipvs => is_elsewhere(),
+        Backend::Iptables => false,
+    }
 }
 
 /// So many cases, the same every time. Where `PROPTEST_CASES` asks for a number, new ones.
@@ -66,5 +75,13 @@ proptest! {
         shots in vec(generate::shots(), 1..=150),
     ) {
         check(&world, &shots, Backend::Iptables)?;
+    }
+
+    #[test]
+    fn ipvs_does_what_the_contract_says(
+        world in generate::worlds(),
+        shots in vec(generate::shots(), 1..=150),
+    ) {
+        check(&world, &shots, Backend::Ipvs)?;
     }
 }

@@ -13,6 +13,9 @@ use telaio_model::{
 use telaio_reconcile::kpng::State;
 use telaio_service_proxy::config::{NodeFacts, ProxyConfig};
 use telaio_service_proxy::iptables::{self, Ruleset};
+use telaio_service_proxy::ipvs;
+use telaio_service_proxy::ipvs::state::Circumstances;
+use telaio_service_proxy::ipvs::types::Scheduler;
 use telaio_service_proxy::nftables::desired::Desired;
 use telaio_service_proxy::nftables::{self, trace::Items};
 use telaio_service_proxy::options::LocalhostPorts;
@@ -137,7 +140,21 @@ impl World {
         iptables::render(&services, &facts(view), &self.config, family)
     }
 
-    /// The rules of both backends.
+    /// All that our IPVS backend would have in the kernel.
+    pub(crate) fn ipvs(&self, view: &State) -> ipvs::State {
+        let node = facts(view);
+        let machine = node.addresses.iter().copied().collect();
+        let services: Vec<_> = view.services().collect();
+        let around = Circumstances {
+            config: &self.config,
+            node: &node,
+            scheduler: Scheduler::default(),
+            machine: &machine,
+        };
+        ipvs::State::compile(&services, &around)
+    }
+
+    /// The rules of all backends.
     pub(crate) fn rules(&self) -> Rules {
         let view = self.view();
         let iptables = self.config.families.iter();
@@ -145,7 +162,7 @@ impl World {
             .map(|family| (*family, Ruleset::parse(&self.iptables_text(&view, *family))))
             .collect();
         let around = Surroundings { addresses: facts(&view).addresses.into_iter().collect() };
-        Rules { nftables: self.desired(&view).items(), iptables, around }
+        Rules { nftables: self.desired(&view).items(), iptables, ipvs: self.ipvs(&view), around }
     }
 }
 
@@ -155,10 +172,11 @@ pub(crate) fn facts(view: &State) -> NodeFacts {
     NodeFacts::from_objects(NODE, &[], objects)
 }
 
-/// The compiled rules of both backends.
+/// The compiled rules of all backends.
 pub(crate) struct Rules {
     pub(crate) nftables: Items,
     pub(crate) iptables: BTreeMap<IpFamily, Ruleset>,
+    pub(crate) ipvs: ipvs::State,
     pub(crate) around: Surroundings,
 }
 
@@ -173,6 +191,7 @@ impl Rules {
                 let rules = self.iptables.get(&family).unwrap_or(&none);
                 iptables::trace(packet, &self.around, rules)
             }
+            Backend::Ipvs => ipvs::trace(packet, &self.around, &self.ipvs),
         }
     }
 }

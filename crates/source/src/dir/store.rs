@@ -65,9 +65,15 @@ impl Store {
         &mut self,
         contents: impl IntoIterator<Item = (Arc<Path>, Option<FileContent>)>,
     ) -> StoreChanges {
+        let first = self.declarations.is_empty();
         let mut before: BTreeMap<ObjectRef, Option<Declared>> = BTreeMap::new();
         for (file, content) in contents {
             self.replace(&file, content, &mut before);
+        }
+        if first {
+            // Built in one go the map has no room to spare; filled one by one it has nearly as much as
+            // it holds.
+            self.declarations = std::mem::take(&mut self.declarations).into_iter().collect();
         }
         let mut changes = Vec::new();
         let mut duplicates = BTreeMap::new();
@@ -98,7 +104,10 @@ impl Store {
                 if was_good && !is_good {
                     return;
                 }
-                Some(FileState { objects: content.objects, was_good: is_good })
+                let mut objects = content.objects;
+                // Kept as long as the file, and most files have few.
+                objects.shrink_to_fit();
+                Some(FileState { objects, was_good: is_good })
             }
         };
         let old = self.files.get(file).map(|state| state.objects.as_slice()).unwrap_or_default();

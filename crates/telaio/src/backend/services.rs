@@ -9,10 +9,11 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use telaio_model::IpFamily;
+use telaio_netlink::heap;
 use telaio_reconcile::{PacerConfig, SyncHandle, SyncKind};
 use telaio_service_proxy::companions::{Companions, CompanionsOptions};
 use telaio_service_proxy::config::ProxyConfig;
@@ -35,6 +36,10 @@ const LAST_BACKEND_FILE: &str = "services-backend";
 const MOVE_ATTEMPTS_MAX: u32 = 5;
 /// The first of these pauses.
 const MOVE_PAUSE_MIN: Duration = Duration::from_secs(1);
+/// How long connections of the backend `ipvs` may go on after another took its place.
+const LEAVE_TIME_MAX: Duration = Duration::from_mins(15);
+/// How often they are counted meanwhile.
+const LEAVE_PERIOD: Duration = Duration::from_secs(1);
 /// Both kinds of iptables: rules of ours may be in either.
 const FLAVORS: [Flavor; 2] = [Flavor::Nft, Flavor::Legacy];
 /// Whether loopback addresses are routed.
@@ -87,9 +92,10 @@ pub(crate) fn families() -> Vec<IpFamily> {
 pub(crate) fn best() -> Result<&'static str, CommandError> {
     let families = families();
     let Err(nftables) = nftables::probe(&families) else { return Ok(NftablesBackend::NAME) };
-    let iptables = usable_flavor(IptablesBackend::NAME, Flavor::Auto, &families).and_then(|flavor| {
-        families.iter().try_for_each(|family| find_programs(flavor, *family).map(drop))
-    });
+    let iptables =
+        usable_flavor(IptablesBackend::NAME, Flavor::Auto, &families).and_then(|flavor| {
+            families.iter().try_for_each(|family| find_programs(flavor, *family).map(drop))
+        });
     match iptables {
         Ok(()) => Ok(IptablesBackend::NAME),
         Err(iptables) => Err(CommandError::failed(format!(
@@ -104,11 +110,7 @@ fn find_programs(flavor: Flavor, family: IpFamily) -> Result<iptables::Programs,
 
 /// The flavour of iptables that runs here: what was asked for, except that the older tables take the
 /// place of an iptables that is installed but writes to nf_tables, which the kernel lacks.
-fn usable_flavor(
-    backend: &str,
-    asked: Flavor,
-    families: &[IpFamily],
-) -> Result<Flavor, String> {
+fn usable_flavor(backend: &str, asked: Flavor, families: &[IpFamily]) -> Result<Flavor, String> {
     let refused = |family: &IpFamily| Some((*family, nftables::tables_refused(*family)?));
     let Some((family, error)) = families.iter().find_map(refused) else { return Ok(asked) };
     let flavor = find_programs(asked, family)?.flavor();
@@ -194,7 +196,9 @@ impl Services {
         let successor = Successor {
             backend,
             flavor: settings.flavor,
+            families: settings.config.families.clone(),
             takeover: settings.takeover,
+            stays: settings.stays,
             record: settings.state_dir.join(LAST_BACKEND_FILE),
             monitor: Arc::clone(monitor),
         };
@@ -313,6 +317,8 @@ impl Follower for ServicesFollower {
         let spawned = thread::Builder::new().name("telaio-move".into()).spawn(move || {
             if first {
                 successor.move_over();
+                // The first state came through several hands, and what they needed is free now.
+                heap::give_back();
             } else {
                 Successor::take_over_again();
             }
@@ -329,7 +335,10 @@ impl Follower for ServicesFollower {
 struct Successor {
     backend: &'static str,
     flavor: Flavor,
+    families: Vec<IpFamily>,
     takeover: bool,
+    /// The agent goes on, so it can wait for something.
+    stays: bool,
     record: PathBuf,
     /// Where it is counted if that cannot be removed.
     monitor: Arc<Monitor>,
@@ -394,8 +403,18 @@ impl Successor {
         if removed.is_err() && self.backend == NftablesBackend::NAME {
             self.monitor.proxy().count_cleanup_failure();
         }
+        let mut is_done = true;
+        let removed = removed.and_then(|mut removed| {
+            let left = self.leave_ipvs()?;
+            is_done = left.is_some();
+            removed.extend(left.into_iter().flatten());
+            Ok(removed)
+        });
         if !log_removed("the rules of another backend of ours", removed, last) {
             return false;
+        }
+        if !is_done {
+            return true;
         }
         if let Err(error) = std::fs::write(&self.record, format!("{}\n", self.name())) {
             tracing::warn!(file = %self.record.display(), %error, "cannot be written");
@@ -404,17 +423,49 @@ impl Successor {
     }
 
     fn remove_others(&self) -> Result<Vec<String>, String> {
+        let iptables = |flavors: &[Flavor]| iptables::cleanup(flavors).map_err(text);
         if self.backend == NftablesBackend::NAME {
-            return all_of([iptables::cleanup(&FLAVORS).map_err(text), ipvs::cleanup(&FLAVORS)]);
+            return iptables(&FLAVORS);
         }
         let nftables = nftables::cleanup().map_err(text);
-        let in_use = iptables::Programs::find(self.flavor, IpFamily::V4).map_err(text)?.flavor();
-        let other = if in_use == Flavor::Legacy { Flavor::Nft } else { Flavor::Legacy };
+        let (_, other) = self.flavors()?;
         if self.backend == IpvsBackend::NAME {
             let rules = iptables::cleanup_of(iptables::Owner::Ipvs, &[other]).map_err(text);
-            return all_of([nftables, iptables::cleanup(&FLAVORS).map_err(text), rules]);
+            return all_of([nftables, iptables(&FLAVORS), rules]);
         }
-        all_of([nftables, iptables::cleanup(&[other]).map_err(text), ipvs::cleanup(&FLAVORS)])
+        all_of([nftables, iptables(&[other])])
+    }
+
+    /// The flavour of iptables that is in use here, and the other one.
+    fn flavors(&self) -> Result<(Flavor, Flavor), String> {
+        let in_use = iptables::Programs::find(self.flavor, IpFamily::V4).map_err(text)?.flavor();
+        let other = if in_use == Flavor::Legacy { Flavor::Nft } else { Flavor::Legacy };
+        Ok((in_use, other))
+    }
+
+    /// Lets the backend `ipvs` go where another has taken its place. Its connections are its own: they
+    /// go on until they end or their time is over. What was removed; `None` if some are left, and we
+    /// do not stay to wait for them.
+    fn leave_ipvs(&self) -> Result<Option<Vec<String>>, String> {
+        if self.backend == IpvsBackend::NAME || ipvs::present().map_err(text)?.is_none() {
+            return Ok(Some(Vec::new()));
+        }
+        let (in_use, other) = self.flavors()?;
+        let leave = ipvs::Leave::begin(&self.families, in_use, LEAVE_TIME_MAX, Instant::now());
+        let Some(mut leave) = leave.map_err(text)? else { return Ok(Some(Vec::new())) };
+        let mut outcome = leave.step(Instant::now())?;
+        iptables::cleanup_of(iptables::Owner::Ipvs, &[other]).map_err(text)?;
+        if outcome.is_none() {
+            tracing::info!(
+                servers = leave.servers_left(),
+                "connections of the backend ipvs go on until they end"
+            );
+        }
+        while outcome.is_none() && self.stays {
+            thread::sleep(LEAVE_PERIOD);
+            outcome = leave.step(Instant::now())?;
+        }
+        Ok(outcome)
     }
 }
 

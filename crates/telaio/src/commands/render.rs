@@ -35,7 +35,10 @@ pub(crate) fn render(args: &RenderArgs, out: &mut impl Write) -> Result<(), Comm
     let text = match backend {
         #[cfg(target_os = "linux")]
         programs if backend::programs(programs) => {
-            let rules = super::rules::Rules::compile(programs, &settings, &node, &state);
+            // Of a node that may be another machine, only what is said about it is known.
+            let facts = crate::node_view::node_facts(&state, &node, &settings.node_addresses);
+            let machine = facts.addresses.into_iter().collect();
+            let rules = super::rules::Rules::compile(programs, &settings, &node, &state, &machine);
             rules.render(&settings.config.families)
         }
         _ => {

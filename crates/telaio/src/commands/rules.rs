@@ -1,11 +1,14 @@
 //! A backend's rules, without programming them: compiled from a view, or read from the kernel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use telaio_model::IpFamily;
 use telaio_reconcile::kpng::State;
 use telaio_service_proxy::iptables::{self, Flavor, Programs, Ruleset};
+use telaio_service_proxy::ipvs::state::Circumstances;
+use telaio_service_proxy::ipvs::{self, IpvsBackend};
 use telaio_service_proxy::nftables::desired::Desired;
 use telaio_service_proxy::nftables::target::Kernel;
 use telaio_service_proxy::nftables::trace::Items;
@@ -26,15 +29,17 @@ pub(super) enum Rules {
     Nftables(Items),
     /// By family: the text, and what it means.
     Iptables(BTreeMap<IpFamily, (String, Ruleset)>),
+    Ipvs(Box<ipvs::State>),
 }
 
 impl Rules {
-    /// What a backend would program for this view.
+    /// What a backend would program for this view, on a machine with these addresses.
     pub(super) fn compile(
         backend: &str,
         settings: &ProxySettings,
         node: &str,
         state: &State,
+        machine: &BTreeSet<IpAddr>,
     ) -> Self {
         let facts = node_facts(state, node, &settings.node_addresses);
         let config = &settings.config;
@@ -46,6 +51,12 @@ impl Rules {
                 desired.set_service(&entry.service.key, Some(entry.clone()));
             }
             return Self::Nftables(desired.items());
+        }
+        if backend == IpvsBackend::NAME {
+            let services: Vec<_> = state.services().collect();
+            let scheduler = settings.ipvs.options(Flavor::default(), false).scheduler;
+            let around = Circumstances { config, node: &facts, scheduler, machine };
+            return Self::Ipvs(Box::new(ipvs::State::compile(&services, &around)));
         }
         let services: iptables::Services =
             state.services().map(|entry| (entry.service.key.clone(), entry.clone())).collect();
@@ -70,6 +81,10 @@ impl Rules {
             let items = kernel.read_what_is_there().map_err(|error| failed(error.to_string()))?;
             return Ok(Self::Nftables(items));
         }
+        if backend == IpvsBackend::NAME {
+            let state = ipvs::State::read(families, flavor);
+            return Ok(Self::Ipvs(Box::new(state.map_err(|error| failed(error.to_string()))?)));
+        }
         let mut rules = BTreeMap::new();
         for family in families {
             let programs =
@@ -90,6 +105,7 @@ impl Rules {
                 };
                 rules.iter().map(section).collect()
             }
+            Self::Ipvs(state) => ipvs::render(state),
         }
     }
 
@@ -103,6 +119,7 @@ impl Rules {
                 let rules = rules.get(&family).map_or(&none, |(_, rules)| rules);
                 iptables::trace(packet, around, rules)
             }
+            Self::Ipvs(state) => ipvs::trace(packet, around, state),
         }
     }
 }

@@ -31,6 +31,10 @@ fn damages(backend: Backend) -> Vec<(&'static str, String)> {
                  | nft -f -"
             )
         };
+        let in_services = |command: &str, value: &str| {
+            let ip = cluster_ip(Family::V4, 1);
+            format!("nft {command} ip telaio services '{{ {ip} . tcp . {SERVICE_PORT}{value} }}'")
+        };
         return vec![
             ("the whole ruleset flushed", "nft flush ruleset".to_owned()),
             ("our tables deleted", each("delete table")),
@@ -40,6 +44,21 @@ fn damages(backend: Backend) -> Vec<(&'static str, String)> {
                 "nft -a list ruleset | awk '$1 == \"table\" {t = $2 \" \" $3} $1 == \"chain\" {c = $2} \
                  /dnat|jump|goto|vmap/ && / # handle [0-9]+$/ && !/^\\t(chain|map|set)/ \
                  {print \"delete rule \" t \" \" c \" handle \" $NF; exit}' | nft -f -"
+                    .to_owned(),
+            ),
+            ("one element deleted", in_services("delete element", "")),
+            (
+                "one element altered",
+                format!(
+                    "{}; {}",
+                    in_services("delete element", ""),
+                    in_services("add element", " : 0x1")
+                ),
+            ),
+            (
+                "elements added that are not ours",
+                "nft add element ip telaio cluster-ips '{ 203.0.113.1 }'; \
+                 nft add element ip telaio services '{ 203.0.113.1 . tcp . 80 : 0x1 }'"
                     .to_owned(),
             ),
             ("our chains' policy set to drop", each_base_chain("policy drop;")),
@@ -62,6 +81,14 @@ fn damages(backend: Backend) -> Vec<(&'static str, String)> {
         ("all rules flushed", both("IPT -F; IPT -t nat -F")),
         ("all chains deleted", both("IPT -F; IPT -X; IPT -t nat -F; IPT -t nat -X")),
         ("one jump deleted", both("IPT -t nat -D OUTPUT 1")),
+        (
+            "one rule replaced by another of the same size",
+            both(
+                "IPT -t nat -S | awk '$1 == \"-A\" {n[$2]++} /--to-destination/ && !done \
+                 {sub(/:[0-9]+$/, \":9\"); $1 = \"-R\"; $2 = $2 \" \" n[$2]; print; done = 1}' \
+                 | xargs IPT -w 10 -t nat",
+            ),
+        ),
         (
             "our nat chains flushed",
             both(

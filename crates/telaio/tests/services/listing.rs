@@ -50,6 +50,35 @@ fn independent_programs_print_everything_of_ours(backend: Backend) {
             let json = node.output("nft", &["-j", "list", "ruleset"]);
             serde_json::from_str::<serde_json::Value>(&json).unwrap();
         }
+        Backend::Ipvs => {
+            let servers = node.output("ipvsadm", &["-S", "-n"]);
+            for wanted in [
+                "-A -t 10.96.0.1:80 -s rr",
+                "-a -t 10.96.0.1:80 -r 10.244.1.11:8080 -m -w 1",
+                "-A -u [fd00:10:96::1]:80 -s rr",
+                "-A -t 10.96.0.201:80 -s wrr",
+                "-a -t 10.96.0.201:80 -r 10.244.1.11:8080 -m -w 3",
+                "-A -t 10.96.0.202:80 -s mh",
+                "-A -t 10.96.0.210:80 -s rr -p 600",
+                "--sctp-service 10.96.0.211:80",
+                "-A -f ",
+            ] {
+                assert!(servers.contains(wanted), "no {wanted} in\n{servers}");
+            }
+            let sets = node.output("ipset", &["-o", "save", "list"]);
+            for wanted in [
+                "add TELAIO-CLUSTER-IP 10.96.0.1,tcp:80",
+                "add TELAIO-6-CLUSTER-IP fd00:10:96::1,udp:80",
+                "add TELAIO-ALLOWED 192.0.2.6,tcp:80,203.0.113.0/28",
+                "add TELAIO-IPVS-IPS 10.96.0.1",
+            ] {
+                assert!(sets.contains(wanted), "no {wanted} in\n{sets}");
+            }
+            for program in ["iptables-legacy-save", "ip6tables-legacy-save"] {
+                let rules = node.output(program, &[]);
+                assert!(rules.contains("-j TELAIO-IPVS-"), "{rules}");
+            }
+        }
         Backend::IptablesNft | Backend::IptablesLegacy => {
             let flavor = if backend == Backend::IptablesNft { "nft" } else { "legacy" };
             let v4 = node.output(&format!("iptables-{flavor}-save"), &[]);

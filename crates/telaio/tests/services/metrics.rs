@@ -49,7 +49,7 @@ fn flavor(backend: Backend) -> Option<&'static str> {
     match backend {
         Backend::Nftables => None,
         Backend::IptablesNft => Some("nft"),
-        Backend::IptablesLegacy => Some("legacy"),
+        Backend::IptablesLegacy | Backend::Ipvs => Some("legacy"),
     }
 }
 

@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use telaio_testkit::guest;
 use telaio_testkit::netns::{
     CLUSTER_CIDRS, Cluster, Family, Host, Outcome, Place, SERVER_PORT, SERVICE_CIDRS, Transport,
 };
@@ -29,15 +30,26 @@ pub(crate) enum Backend {
     Nftables,
     IptablesNft,
     IptablesLegacy,
+    /// Its tests run on a guest kernel.
+    Ipvs,
 }
 
 impl Backend {
+    /// Those that the kernel has on which we are.
+    pub(crate) fn here() -> &'static [Self] {
+        if guest::is_inside() {
+            return &[Self::IptablesLegacy, Self::Ipvs];
+        }
+        &[Self::Nftables, Self::IptablesNft, Self::IptablesLegacy]
+    }
+
     /// Its name in the expectations.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Nftables => "nftables",
             Self::IptablesNft => "iptables-nft",
             Self::IptablesLegacy => "iptables-legacy",
+            Self::Ipvs => "ipvs",
         }
     }
 
@@ -46,6 +58,7 @@ impl Backend {
             Self::Nftables => &["--backend=nftables"],
             Self::IptablesNft => &["--backend=iptables", "--iptables-flavor=nft"],
             Self::IptablesLegacy => &["--backend=iptables", "--iptables-flavor=legacy"],
+            Self::Ipvs => &["--backend=ipvs"],
         }
     }
 }
@@ -322,7 +335,13 @@ impl<'c> Node<'c> {
         };
         let mut text = print("nft", &["list", "ruleset"]);
         for program in ["iptables-legacy-save", "ip6tables-legacy-save"] {
-            text += &print(program, &[]);
+            text += &print(program, &["-c"]);
+        }
+        if self.backend == Backend::Ipvs {
+            text += &print("ipvsadm", &["-ln"]);
+            text += &print("ipvsadm", &["-lcn"]);
+            text += &print("ipset", &["save"]);
+            text += &print("ip", &["-o", "address", "show", "dev", IPVS_DEVICE]);
         }
         text
     }
@@ -337,9 +356,14 @@ impl<'c> Node<'c> {
                 return BTreeMap::from([("nftables".to_owned(), comparable(&text))]);
             }
             Backend::IptablesNft => "nft",
-            Backend::IptablesLegacy => "legacy",
+            Backend::IptablesLegacy | Backend::Ipvs => "legacy",
         };
         let mut parts = BTreeMap::new();
+        if self.backend == Backend::Ipvs {
+            for (program, args) in IPVS_LISTINGS {
+                parts.insert(program.to_owned(), comparable_lines(&self.output(program, args)));
+            }
+        }
         for program in ["iptables", "ip6tables"] {
             for table in ["nat", "filter", "mangle"] {
                 let text = self.output(&format!("{program}-{flavor}-save"), &["-t", table]);
@@ -354,14 +378,39 @@ impl<'c> Node<'c> {
     }
 }
 
+/// The device of the backend `ipvs`.
+pub(crate) const IPVS_DEVICE: &str = "telaio-ipvs0";
+/// What shows the state of the backend `ipvs` beside its rules.
+const IPVS_LISTINGS: [(&str, &[&str]); 3] = [
+    ("ipvsadm", &["-S", "-n"]),
+    ("ipset", &["-o", "save", "list"]),
+    ("ip", &["-o", "address", "show", "dev", IPVS_DEVICE]),
+];
+
+/// What is not the same whenever the rules are.
+fn changes_by_itself(part: &str) -> bool {
+    part.starts_with('#')
+        || part.contains("redirect to")
+        || part.contains("zz-fence")
+        || FENCE.iter().any(|address| part.contains(&address.to_string()))
+}
+
+/// A listing whose lines have no order, sorted.
+fn comparable_lines(listing: &str) -> String {
+    let lines = listing.lines().map(str::trim).filter(|line| !changes_by_itself(line));
+    let mut lines: Vec<String> = lines.map(without_growth).collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+/// Without the numbers that say how a set has grown, or which number a device has.
+fn without_growth(line: &str) -> String {
+    let line = line.split(" hashsize ").next().unwrap_or(line);
+    line.split_once(": ").map_or(line, |(_, rest)| rest).to_owned()
+}
+
 /// A listing of rules as a sorted list of its smallest parts.
 pub(crate) fn comparable(listing: &str) -> String {
-    let changes_by_itself = |part: &str| {
-        part.starts_with('#')
-            || part.contains("redirect to")
-            || part.contains("zz-fence")
-            || FENCE.iter().any(|address| part.contains(&address.to_string()))
-    };
     let mut parts: Vec<&str> = listing
         .lines()
         .map(|line| line.split_once(" [").map_or(line, |(chain, _counters)| chain))

@@ -3,8 +3,11 @@
 use telaio_testkit::netns::Cluster;
 
 use crate::kill::wait_for_quiet;
-use crate::node::{Backend, Node};
+use crate::node::{Backend, IPVS_DEVICE, Node};
 use crate::restart::{Witnesses, services};
+
+/// Where somebody else has a virtual server.
+pub(crate) const FOREIGN_SERVER: &str = "198.51.100.77";
 
 /// What a backend leaves of itself, if anything, as independent programs show it.
 pub(crate) fn traces(node: &Node<'_>, backend: Backend) -> Vec<String> {
@@ -20,7 +23,20 @@ pub(crate) fn traces(node: &Node<'_>, backend: Backend) -> Vec<String> {
         Backend::IptablesLegacy => ["iptables-legacy-save", "ip6tables-legacy-save"]
             .into_iter()
             .flat_map(|program| lines(node.output(program, &[]), "TELAIO"))
+            .filter(|line| !line.contains("TELAIO-IPVS"))
             .collect(),
+        Backend::Ipvs => {
+            let mut all = lines(node.output("ipset", &["list", "-name"]), "TELAIO");
+            all.extend(lines(node.output("ip", &["-o", "link"]), IPVS_DEVICE));
+            for program in ["iptables-legacy-save", "ip6tables-legacy-save"] {
+                all.extend(lines(node.output(program, &[]), "TELAIO-IPVS"));
+            }
+            // Whose they are is not to be seen; in these tests all are ours, except at one address.
+            let servers = node.output("ipvsadm", &["-S", "-n"]);
+            let ours = servers.lines().filter(|line| !line.contains(FOREIGN_SERVER));
+            all.extend(ours.map(str::to_owned));
+            all
+        }
     }
 }
 
@@ -36,10 +52,8 @@ fn switch(backends: &[Backend]) {
         node.settle();
         witnesses.wait();
         assert!(!traces(&node, *next).is_empty(), "nothing of {}", next.name());
-        for other in [Backend::Nftables, Backend::IptablesNft, Backend::IptablesLegacy] {
-            if other != *next {
-                node.wait_until("end of the old rules", || traces(&node, other).is_empty());
-            }
+        for other in Backend::here().iter().filter(|other| *other != next) {
+            node.wait_until("end of the old rules", || traces(&node, *other).is_empty());
         }
     }
     witnesses.have_noticed_nothing();

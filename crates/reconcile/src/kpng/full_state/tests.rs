@@ -149,6 +149,34 @@ fn a_reset_names_what_is_gone() {
 }
 
 #[test]
+fn across_a_reset_only_what_differs_is_told_and_the_rest_is_held_once() {
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let mut sink = FullState::across_resets("node-1", Callback(Arc::clone(&seen)));
+    let view = |port: u16| {
+        [
+            Op::Reset,
+            Op::SetService(service("b", 1)),
+            Op::SetEndpoint(endpoint("b", "x", 1)),
+            Op::SetService(service("a", port)),
+            Op::SetObject(object("o", "1")),
+        ]
+    };
+    send_all(&mut sink, view(1));
+    send_all(&mut sink, [Op::SetService(service("gone", 1)), Op::Sync]);
+    // The second time the connection is cut off once.
+    send_all(&mut sink, [Op::Reset, Op::SetService(service("b", 7))]);
+    send_all(&mut sink, view(2));
+    send_all(&mut sink, [Op::Sync]);
+    let calls = &seen.lock().calls;
+    assert!(calls[0].1.all && calls[0].1.objects.contains(&object_ref("o")));
+    assert_eq!(calls[0].1.services, changed(&["a", "b", "gone"]).services);
+    assert_eq!(calls[1].1, changed(&["a", "gone"]));
+    let [before, after] = [&calls[0].0, &calls[1].0].map(|state| state.get(&key("b")).unwrap());
+    assert!(Arc::ptr_eq(&before.service, &after.service));
+    assert!(Arc::ptr_eq(&before.endpoints, &after.endpoints));
+}
+
+#[test]
 fn objects_of_other_planes_are_found_by_name_and_by_kind() {
     let (mut sink, seen) = full_state();
     send_all(
@@ -183,7 +211,9 @@ proptest! {
             ],
             1..80,
         ),
+        across_resets: bool,
     ) {
+        let mut truth = State::default();
         let fails = Arc::new(Mutex::new(false));
         let followed = Arc::new(Mutex::new(BTreeMap::<ObjectKey, ServiceEndpoints>::new()));
         let callback = {
@@ -201,13 +231,16 @@ proptest! {
                 Ok(())
             }
         };
-        let mut sink = FullState::new("node-1", callback);
+        let make = if across_resets { FullState::across_resets } else { FullState::new };
+        let mut sink = make("node-1", callback);
         for (op, fail) in steps {
             *fails.lock() = fail;
+            truth.apply(op.clone());
             let is_good_sync = op == Op::Sync && !fail;
             let _ = sink.send(op);
             if is_good_sync {
                 prop_assert_eq!(&*followed.lock(), &sink.state().services);
+                prop_assert_eq!(&truth, sink.state());
             }
         }
     }

@@ -219,6 +219,44 @@ fn drift_is_found_counted_and_mended_and_others_rules_stay() {
 }
 
 #[test]
+fn a_services_own_chain_that_is_known_to_be_wrong_is_written_without_reading_anything() {
+    let mut bench = Bench::new(Limits::LEGACY);
+    bench.set(&[web().remote([10, 244, 2, 1]).build()]);
+    let right = bench.kernel.text();
+    let own = |text: &str| {
+        let line = text.lines().find(|line| line.contains("--to-destination")).unwrap();
+        line.split(' ').nth(1).unwrap().to_owned()
+    };
+    let chain = own(&right);
+    let saves = bench.kernel.state.lock().saves;
+    let break_it = |bench: &Bench, chain: &str| {
+        let mut state = bench.kernel.state.lock();
+        let rules = state.tables.get_mut(&Table::Nat).unwrap().get_mut(chain).unwrap();
+        *rules.last_mut().unwrap() = "-j DROP".to_owned();
+    };
+    let mend = |bench: &mut Bench, chains: &[&str]| {
+        let chains = chains.iter().map(|chain| (Table::Nat, *chain)).collect();
+        let view = View { before: &bench.services, changes: &Changes::new() };
+        bench.iptables.sync_chains(&chains, view).unwrap()
+    };
+    break_it(&bench, &chain);
+    let report = mend(&mut bench, &[&chain, "DOCKER"]);
+    assert_eq!((report.updated, report.drift_repairs), (1, 1));
+    assert_eq!(bench.kernel.text(), right);
+    // Another's chain alone is nothing to us.
+    assert_eq!(mend(&mut bench, &["DOCKER"]).changes(), 0);
+    assert_eq!(bench.kernel.state.lock().saves, saves);
+    // What services share, and the kernel's own chains, are compared as ever.
+    for (broken, told) in [("TELAIO-SERVICES", "TELAIO-SERVICES"), ("PREROUTING", "")] {
+        break_it(&bench, broken);
+        assert!(mend(&mut bench, &[told]).drift_repairs > 0, "{broken}");
+        // Somebody's rule in the kernel's own chain is theirs.
+        assert_eq!(bench.kernel.text().replace("-A PREROUTING -j DROP\n", ""), right, "{broken}");
+    }
+    assert_eq!(bench.kernel.state.lock().saves, saves + 2);
+}
+
+#[test]
 fn a_restart_keeps_what_is_right() {
     let mut bench = Bench::new(Limits::NFT);
     bench.set(&[web().remote([10, 244, 2, 1]).build()]);
