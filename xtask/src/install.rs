@@ -16,6 +16,7 @@ const DEBIAN: &[(&str, &str)] = &[
     ("nft", "nftables"),
     ("iptables-nft-restore", "iptables"),
     ("ipset", "ipset"),
+    ("ipvsadm", "ipvsadm"),
     // A kernel to run tests on, and what loads its modules.
     ("linux.uml", "user-mode-linux"),
     ("modprobe", "kmod"),

@@ -88,7 +88,7 @@ const NAMES: &[&str] = &[
     "Action", "DestinationPrefix", "Destinations", "Direction", "DistributedRouterMacAddress",
     "DistributionType", "Dns", "EndMacAddress", "Exceptions", "ExternalPort", "Flags", "FrontendVIPs",
     "HostComputeEndpoints", "HostComputeNamespace", "HostComputeNetwork", "ID", "InternalPort",
-    "IpAddress", "IpAddressPrefix", "IpConfigurations", "Ipams", "IsolationId", "LocalAddresses",
+    "IpAddress", "IpAddressPrefix", "Ipams", "IpConfigurations", "IsolationId", "LocalAddresses",
     "LocalPorts", "MacAddress", "MacPool", "Major", "Metric", "Minor", "Name", "NeedEncap", "NextHop",
     "Options", "Owner", "Policies", "PortMappings", "PrefixLength", "Priority", "Protocol", "Protocols",
     "ProviderAddress", "Ranges", "RemoteAddresses", "RemotePorts", "Routes", "RuleType",

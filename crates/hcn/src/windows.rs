@@ -18,12 +18,13 @@ use std::ptr::null_mut;
 
 use serde::Deserialize;
 use serde_json::Value;
+use windows_sys::Win32::System::Com::CoCreateGuid;
 use windows_sys::core::GUID;
 
 use self::library::{Close, Library, Modify, Open, Properties};
 use self::text::{TaskText, WideText};
 use crate::{
-    Call, Endpoint, EndpointPolicy, Guid, Hcn, HcnError, HnsVersion, Hresult, Listener,
+    Call, DocumentError, Endpoint, EndpointPolicy, Guid, Hcn, HcnError, HnsVersion, Hresult, Listener,
     LoadBalancer, Network, NetworkPolicy, ObjectKind, Operation, PolicyChange, Query, Reason, Watch,
     record_text, schema,
 };
@@ -89,6 +90,22 @@ impl WindowsHcn {
         let object = self.open(&call, id)?;
         let document = self.properties(&call, &object)?;
         Ok((call, document))
+    }
+
+    /// What has just been made. If that cannot be learnt, it is removed again: nobody would know of it.
+    fn made<T>(
+        &self,
+        call: &Call,
+        id: Guid,
+        raw: *mut c_void,
+        read: impl FnOnce(&Value) -> Result<T, DocumentError>,
+    ) -> Result<T, HcnError> {
+        let learn = || {
+            let object = Handle::new(call, raw, self.calls(call.kind))?;
+            let document = self.properties(call, &object)?;
+            read(&document).map_err(|error| bad_answer(call.clone(), error))
+        };
+        learn().inspect_err(|_| drop(self.delete(call.kind, id)))
     }
 
     fn modify(&self, call: &Call, id: Guid, document: &Value) -> Result<(), HcnError> {
@@ -208,6 +225,25 @@ fn bad_answer(call: Call, why: impl ToString) -> HcnError {
     call.failed(Reason::BadAnswer(why.to_string()))
 }
 
+/// The identity that was asked for, or a new one: what fails half-way has to be found again.
+fn identity(call: &Call, asked: Option<Guid>) -> Result<Guid, HcnError> {
+    if let Some(asked) = asked.filter(|id| !id.is_nil()) {
+        return Ok(asked);
+    }
+    let mut guid = GUID::from_u128(0);
+    // SAFETY: the place outlives the call.
+    let code = unsafe { CoCreateGuid(&raw mut guid) };
+    if code < 0 {
+        return Err(call.clone().failed_with(Hresult(code.cast_unsigned()), "no new identity"));
+    }
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&guid.data1.to_be_bytes());
+    bytes[4..6].copy_from_slice(&guid.data2.to_be_bytes());
+    bytes[6..8].copy_from_slice(&guid.data3.to_be_bytes());
+    bytes[8..].copy_from_slice(&guid.data4);
+    Ok(Guid::from_bytes(bytes))
+}
+
 /// The identity as Windows lays it out.
 fn raw_guid(id: Guid) -> GUID {
     GUID::from_u128(u128::from_be_bytes(id.to_bytes()))
@@ -249,16 +285,15 @@ impl Hcn for WindowsHcn {
 
     fn create_network(&self, network: &Network) -> Result<Network, HcnError> {
         let call = Call::new(Operation::Create, ObjectKind::Network, &network.name);
-        let id = raw_guid(network.id.unwrap_or_default());
-        let settings = WideText::of(&network.to_document());
+        let id = identity(&call, network.id)?;
+        let settings = WideText::of(&Network { id: Some(id), ..network.clone() }.to_document());
         let mut raw = null_mut();
         // SAFETY: identity, settings and places outlive the call; the settings are a text with an end.
         checked(&call, |record| unsafe {
-            (self.library.create_network)(&raw const id, settings.as_ptr(), &raw mut raw, record)
+            let create = self.library.create_network;
+            create(&raw_guid(id), settings.as_ptr(), &raw mut raw, record)
         })?;
-        let made = Handle::new(&call, raw, self.calls(call.kind))?;
-        let document = self.properties(&call, &made)?;
-        Network::from_document(&document).map_err(|error| bad_answer(call, error))
+        self.made(&call, id, raw, Network::from_document)
     }
 
     fn modify_network(
@@ -286,22 +321,15 @@ impl Hcn for WindowsHcn {
     fn create_endpoint(&self, endpoint: &Endpoint) -> Result<Endpoint, HcnError> {
         let call = Call::new(Operation::Create, ObjectKind::Endpoint, endpoint.label());
         let network = self.open_network_of(&call, endpoint.network)?;
-        let id = raw_guid(endpoint.id.unwrap_or_default());
-        let settings = WideText::of(&endpoint.to_document());
+        let id = identity(&call, endpoint.id)?;
+        let settings = WideText::of(&Endpoint { id: Some(id), ..endpoint.clone() }.to_document());
         let mut raw = null_mut();
         // SAFETY: the network is open; identity, settings and places outlive the call.
         checked(&call, |record| unsafe {
-            (self.library.create_endpoint)(
-                network.raw,
-                &raw const id,
-                settings.as_ptr(),
-                &raw mut raw,
-                record,
-            )
+            let create = self.library.create_endpoint;
+            create(network.raw, &raw_guid(id), settings.as_ptr(), &raw mut raw, record)
         })?;
-        let made = Handle::new(&call, raw, self.calls(call.kind))?;
-        let document = self.properties(&call, &made)?;
-        Endpoint::from_document(&document).map_err(|error| bad_answer(call, error))
+        self.made(&call, id, raw, Endpoint::from_document)
     }
 
     fn modify_endpoint(
@@ -328,17 +356,16 @@ impl Hcn for WindowsHcn {
 
     fn create_load_balancer(&self, load_balancer: &LoadBalancer) -> Result<LoadBalancer, HcnError> {
         let call = Call::new(Operation::Create, ObjectKind::LoadBalancer, load_balancer.label());
-        let id = raw_guid(load_balancer.id.unwrap_or_default());
-        let settings = WideText::of(&load_balancer.to_document());
+        let id = identity(&call, load_balancer.id)?;
+        let wanted = LoadBalancer { id: Some(id), ..load_balancer.clone() };
+        let settings = WideText::of(&wanted.to_document());
         let mut raw = null_mut();
         // SAFETY: identity, settings and places outlive the call; the settings are a text with an end.
         checked(&call, |record| unsafe {
             let create = self.library.create_load_balancer;
-            create(&raw const id, settings.as_ptr(), &raw mut raw, record)
+            create(&raw_guid(id), settings.as_ptr(), &raw mut raw, record)
         })?;
-        let made = Handle::new(&call, raw, self.calls(call.kind))?;
-        let document = self.properties(&call, &made)?;
-        LoadBalancer::from_document(&document).map_err(|error| bad_answer(call, error))
+        self.made(&call, id, raw, LoadBalancer::from_document)
     }
 
     fn modify_load_balancer(&self, id: Guid, wanted: &LoadBalancer) -> Result<(), HcnError> {

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::labels::Labels;
 
 /// The name of an object within its kind. Cluster-wide kinds have an empty namespace.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Eq, Serialize, Deserialize)]
 pub struct ObjectKey {
     /// The namespace, empty for cluster-wide kinds.
     #[serde(default, skip_serializing_if = "str_is_empty")]
@@ -42,7 +43,21 @@ impl ObjectKey {
     }
 }
 
-/// By namespace, then by name. By hand, because maps of objects compare little else: most objects that
+/// By hand, because maps of objects compare little else: names differ sooner than namespaces.
+impl PartialEq for ObjectKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && self.namespace == other.namespace
+    }
+}
+
+impl Hash for ObjectKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.namespace.hash(state);
+        self.name.hash(state);
+    }
+}
+
+/// By namespace, then by name. By hand for the same reason: most objects that
 /// meet share the text of their namespace, which then need not be read.
 impl Ord for ObjectKey {
     fn cmp(&self, other: &Self) -> Ordering {

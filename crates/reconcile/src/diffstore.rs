@@ -332,8 +332,7 @@ impl<K: Ord + Clone, V: Eq> DiffStore<K, V> {
         if !self.blind {
             self.differing = values.iter().map(|(key, _)| (key.clone(), None)).collect();
         }
-        self.wanted =
-            values.into_iter().map(|(key, value)| (key, Slot { value, cycle })).collect();
+        self.wanted = values.into_iter().map(|(key, value)| (key, Slot { value, cycle })).collect();
     }
 
     /// Everything that is wanted, in key order.

@@ -71,8 +71,8 @@ mod tests;
 
 pub use error::ApplyError;
 pub use parts::{CompiledPart, PartReconciler, PartialTarget, compile_by_parts};
-pub use reconciler::Reconciler;
 use reconciler::Claim;
+pub use reconciler::Reconciler;
 
 /// Something that is programmed: a packet filter, a set of virtual servers, the links of a node.
 pub trait Target {

@@ -160,7 +160,7 @@ mod tests {
     fn a_backend_of_a_later_release_fails_and_an_unknown_one_is_bad_usage() {
         assert_eq!(choose("view").unwrap(), "view");
         assert!(matches!(choose("hcn"), Err(CommandError::Failed(_))));
-        assert_eq!(parse("ipvs").unwrap(), "ipvs");
+        assert_eq!(parse("hcn").unwrap(), "hcn");
         assert!(parse("nftable").unwrap_err().contains("this build has: auto, "));
     }
 }

@@ -81,10 +81,10 @@ fn outside_of_a_cluster_the_source_must_be_named() {
 fn what_comes_later_fails_and_says_what_there_is() {
     let source = format!("dir:{}", examples().display());
     for args in [
-        ["run", "--backend", "ipvs", "--source", &source],
+        ["run", "--backend", "hcn", "--source", &source],
         ["render", "--backend", "hcn", "--source", &source],
         ["run", "--planes", "pods", "--source", &source],
-        ["demo", "--check", "--backend=ipvs", "", ""],
+        ["demo", "--check", "--backend=hcn", "", ""],
     ] {
         let ended = run_args(args.iter().filter(|arg| !arg.is_empty()));
         assert_eq!(ended.code, Some(1), "{args:?}: {ended:?}");

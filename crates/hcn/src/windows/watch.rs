@@ -58,6 +58,12 @@ pub(super) fn begin(library: &Library, listener: Listener) -> Result<Watch, HcnE
     }))
 }
 
+const EVENTS: [(i32, Event); 3] = [
+    (HcnNotificationServiceDisconnect, Event::Disconnected),
+    (HcnNotificationNetworkCreate, Event::NetworkCreated),
+    (HcnNotificationNetworkDelete, Event::NetworkDeleted),
+];
+
 unsafe extern "system" fn notify(
     notification: u32,
     context: *const c_void,
@@ -65,12 +71,8 @@ unsafe extern "system" fn notify(
     _data: PCWSTR,
 ) {
     let listener = listeners().by_number.get(&context.addr()).cloned();
-    let event = match notification.cast_signed() {
-        HcnNotificationServiceDisconnect => Event::Disconnected,
-        HcnNotificationNetworkCreate => Event::NetworkCreated,
-        HcnNotificationNetworkDelete => Event::NetworkDeleted,
-        _ => Event::Other(notification),
-    };
+    let event = EVENTS.iter().find(|(number, _)| *number == notification.cast_signed());
+    let event = event.map_or(Event::Other(notification), |(_, event)| *event);
     if let Some(listener) = listener {
         // A panic must not run through HNS's frames.
         let _ = catch_unwind(AssertUnwindSafe(|| listener(event)));

@@ -319,23 +319,6 @@ fn a_key_that_two_parts_want_goes_to_the_first_and_then_to_the_next() {
 }
 
 #[test]
-fn of_those_who_want_a_key_from_the_start_the_next_gets_it_when_the_first_lets_go() {
-    let mut reconciler = PartReconciler::new(Machine::default());
-    let mut wanted = input(&[(1, &[(5, 1)]), (2, &[(5, 2), (6, 2)]), (3, &[(5, 3)])]);
-    reconciler.reconcile(&wanted).unwrap();
-    assert_eq!(reconciler.target().items, Items::from([(5, 1), (6, 2)]));
-    let contested: Vec<_> =
-        reconciler.contested().map(|(key, parts)| (*key, parts.copied().collect())).collect();
-    assert_eq!(contested, [(5, vec![1, 2, 3])]);
-    for (gone, next) in [(1, 2), (2, 3)] {
-        wanted.remove(&gone);
-        reconciler.reconcile_part([&gone], &wanted).unwrap();
-        assert_eq!(reconciler.target().items.get(&5), Some(&next));
-    }
-    assert_eq!(reconciler.contested().count(), 0);
-}
-
-#[test]
 fn io_errors_say_whether_trying_again_can_help() {
     let from = |kind: std::io::ErrorKind| ApplyError::from_io("opening", kind.into());
     assert!(!from(std::io::ErrorKind::PermissionDenied).can_retry());

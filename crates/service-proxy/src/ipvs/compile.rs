@@ -231,12 +231,13 @@ impl<'a> PortCompiler<'a> {
         Claim { rank: rank(place), service, endpoints }
     }
 
-    /// Who may use a load balancer's address. What the node itself sends there has that very address as
-    /// its source; so it is let through if one of the node's own would be.
+    /// Who may use a load balancer's address. If it is on our device, what the node itself sends there has
+    /// that very address as its source; so it is let through if one of the node's own would be.
     fn allowed_at(&self, ip: IpAddr) -> Option<Arc<[IpNet]>> {
         let ranges = self.allowed.as_ref()?;
+        let own = &self.context.machine;
         let may = |ip: &IpAddr| ranges.iter().any(|net| net.contains(ip));
-        if may(&ip) || !self.context.machine.iter().any(may) {
+        if own.contains(&ip) || may(&ip) || !own.iter().any(may) {
             return Some(Arc::clone(ranges));
         }
         Some(ranges.iter().copied().chain([IpNet::from(ip)]).collect())
@@ -252,8 +253,11 @@ impl<'a> PortCompiler<'a> {
             service_type: ServiceType::Local,
             treatment: Treatment::Serve,
             outside: None,
-            scheduler: self.scheduler,
-            affinity_s: self.plan.affinity_s,
+            // The kernel does not heed the endpoints' ports where clients stay with a server that is
+            // known by its mark. The hash of a client's address leads it to the same endpoint as well,
+            // for as long as that is there.
+            scheduler: self.plan.affinity_s.map_or(self.scheduler, |_| Scheduler::Maglev),
+            affinity_s: None,
             allowed: None,
             bind: false,
         };
@@ -269,6 +273,7 @@ impl<'a> PortCompiler<'a> {
     ) -> Arc<[EndpointInfo]> {
         let info = |destination: &Destination| EndpointInfo {
             server,
+            protocol: self.protocol(),
             address: SocketAddr::new(destination.address, destination.port),
             weight: destination.weight,
             forwarding: match port {

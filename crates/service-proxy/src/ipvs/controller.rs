@@ -136,15 +136,14 @@ impl IpvsController {
         for endpoint in endpoints.iter() {
             self.endpoint_store.set(endpoint.key(), endpoint.clone());
         }
-        match now {
-            Some(claim) => self.service_store.set(*server, claim.service.clone()),
-            None => {
-                self.service_store.delete(server);
-                let gone = before.filter(|it| matches!(it.service.server, ServerKey::Mark { .. }));
-                if let Some(claim) = gone {
-                    self.marks.release(&claim.service.name);
-                }
-            }
+        if let Some(claim) = now {
+            self.service_store.set(*server, claim.service.clone());
+            return;
+        }
+        self.service_store.delete(server);
+        let gone = before.filter(|it| matches!(it.service.server, ServerKey::Mark { .. }));
+        if let Some(claim) = gone {
+            self.marks.release(&claim.service.name);
         }
     }
 

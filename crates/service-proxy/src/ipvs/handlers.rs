@@ -10,6 +10,7 @@ use super::network::{Entry, Membership, Server, Step};
 use super::sets::SetKind;
 use super::types::{
     EndpointInfo, Forwarding, ResourceInfo, ServerKey, ServiceInfo, ServiceType, Treatment,
+    protocol_number,
 };
 
 mod cluster_ip;
@@ -144,10 +145,7 @@ fn loop_back(endpoint: &EndpointInfo) -> Option<Membership> {
     if !endpoint.local || endpoint.forwarding != Forwarding::Nat {
         return None;
     }
-    let ServerKey::Address { protocol, .. } = endpoint.server else {
-        // Pods of this node are not led to the server that is known by its mark.
-        return None;
-    };
+    let protocol = protocol_number(endpoint.protocol);
     let (ip, port) = (endpoint.address.ip(), endpoint.address.port());
     Some(Membership::new(SetKind::LoopBack, Entry::IpPortIp { ip, protocol, port, other: ip }))
 }

@@ -23,7 +23,8 @@ pub struct Marks {
     taken: BTreeSet<u32>,
     /// What an earlier run gave to addresses, for the ports that have not asked yet.
     earlier: BTreeMap<ServerKey, u32>,
-    earlier_marks: BTreeSet<u32>,
+    /// Those of them that nobody has taken again.
+    not_asked_for: BTreeSet<u32>,
     next: u32,
 }
 
@@ -36,7 +37,7 @@ impl Marks {
             of_port: BTreeMap::new(),
             taken: BTreeSet::new(),
             earlier: BTreeMap::new(),
-            earlier_marks: BTreeSet::new(),
+            not_asked_for: BTreeSet::new(),
             next: 1,
         }
     }
@@ -46,7 +47,7 @@ impl Marks {
     pub fn remember(&mut self, server: ServerKey, mark: u32) {
         if self.is_ours(mark) && !self.taken.contains(&mark) {
             self.earlier.insert(server, mark);
-            self.earlier_marks.insert(mark);
+            self.not_asked_for.insert(mark);
         }
     }
 
@@ -67,7 +68,7 @@ impl Marks {
         }
         let earlier = servers.find_map(|server| {
             let mark = self.earlier.get(&server)?;
-            self.earlier_marks.take(mark)
+            self.not_asked_for.take(mark)
         });
         let mark = earlier.or_else(|| self.unused())?;
         self.taken.insert(mark);
@@ -87,7 +88,7 @@ impl Marks {
         for _ in 0..MARKS_MAX {
             let mark = self.next << self.shift;
             self.next = self.next % MARKS_MAX + 1;
-            if !self.taken.contains(&mark) && !self.earlier_marks.contains(&mark) {
+            if !self.taken.contains(&mark) && !self.not_asked_for.contains(&mark) {
                 return Some(mark);
             }
         }

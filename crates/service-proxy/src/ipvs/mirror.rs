@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use telaio_model::IpFamily;
 use telaio_netlink::ipvs::{
-    Command, FLAG_PERSISTENT, Forwarding as Method, RealServer, RealServerLoad, Snapshot,
-    VirtualServer,
+    Command, FLAG_PERSISTENT, FLAG_SCHEDULER_1, Forwarding as Method, RealServer, RealServerLoad,
+    Snapshot, VirtualServer,
 };
 use telaio_reconcile::target::DriftReport;
 
@@ -111,6 +111,8 @@ struct EndpointState {
 struct MemberState {
     wants: u32,
     mark: Option<u32>,
+    /// It is there; then with a mark or without.
+    #[expect(clippy::option_option, reason = "two questions")]
     present: Option<Option<u32>>,
 }
 
@@ -257,7 +259,7 @@ impl Mirror {
         adopt: impl Fn(&ServerKey) -> bool,
         drift: &mut DriftReport<Thing>,
     ) {
-        let mut seen = BTreeSet::new();
+        let (mut seen, mut anothers) = (BTreeSet::new(), BTreeSet::new());
         for snapshot in found {
             let key = snapshot.server.frontend;
             let is_wanted = self.servers.get(&key).is_some_and(|state| state.wanted.is_some());
@@ -273,6 +275,7 @@ impl Mirror {
                 }
                 state.is_anothers = is_anothers;
                 if is_anothers {
+                    anothers.insert(key);
                     continue;
                 }
             }
@@ -292,6 +295,8 @@ impl Mirror {
             self.servers.keys().filter(|it| !seen.contains(it)).copied().collect();
         for key in gone {
             let Some(state) = self.servers.get_mut(&key) else { continue };
+            // Where another's is gone, ours can be.
+            state.is_anothers = anothers.contains(&key);
             if state.present.take().is_some() {
                 drift.missing.push(Thing::Server(key));
                 for endpoint in state.endpoints.values_mut() {
@@ -647,11 +652,18 @@ impl ServerState {
         self.quiet(key, commands);
     }
 
+    /// The scheduler leads clients also to an endpoint with weight 0, who are refused then: it has to go
+    /// at once.
+    fn needs_all(&self) -> bool {
+        let by_destination = Scheduler::DestinationHash.as_str();
+        self.wanted.as_ref().is_some_and(|it| it.scheduler == by_destination)
+    }
+
     /// Endpoints that are not wanted get no more connections.
     fn quiet(&self, key: &ServerKey, commands: &mut Vec<Command>) {
         for (address, endpoint) in &self.endpoints {
             let (None, Some(present)) = (endpoint.wanted, endpoint.present) else { continue };
-            if self.is_udp {
+            if self.is_udp || self.needs_all() {
                 commands.push(Command::DeleteServer(*key, *address));
             } else if present.weight > 0 {
                 let quiet = RealServer { weight: 0, ..present };
@@ -696,8 +708,13 @@ fn recorded(at: &Membership) -> Option<ServerKey> {
 
 /// A server in the kernel's terms.
 pub fn virtual_server(server: &Server) -> VirtualServer {
+    // Without this flag, whoever is hashed to an endpoint with weight 0 is refused.
+    let fallback = match server.scheduler {
+        Scheduler::SourceHash | Scheduler::Maglev => FLAG_SCHEDULER_1,
+        _ => 0,
+    };
     VirtualServer {
-        flags: if server.affinity_s.is_some() { FLAG_PERSISTENT } else { 0 },
+        flags: fallback | if server.affinity_s.is_some() { FLAG_PERSISTENT } else { 0 },
         timeout_s: server.affinity_s.unwrap_or_default(),
         ..VirtualServer::new(server.key, server.scheduler.as_str())
     }

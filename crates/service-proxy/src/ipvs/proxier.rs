@@ -472,6 +472,7 @@ fn is_excluded(key: &ServerKey, exclude: &[IpNet]) -> bool {
 }
 
 /// What went wrong, for the sync loop.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn apply_error(error: NetlinkError) -> ApplyError {
     if error.is_permission() {
         return ApplyError::Permission(error.to_string());

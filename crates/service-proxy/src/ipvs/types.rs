@@ -179,6 +179,8 @@ impl ServiceInfo {
 pub struct EndpointInfo {
     /// Whose endpoint.
     pub server: ServerKey,
+    /// The protocol of the service, which not every server's key tells.
+    pub protocol: Protocol,
     /// Its address and port.
     pub address: SocketAddr,
     /// Its share, at least 1.

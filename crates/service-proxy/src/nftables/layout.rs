@@ -44,8 +44,9 @@ pub const LASTING_SLOTS: u32 = 0x8000_0000;
 const AFFINITY_SIZE: u32 = 1 << 18;
 /// How long affinity lasts where no service says otherwise; the kernel wants a default.
 const AFFINITY_TIMEOUT_MS: u64 = 10_800_000;
-/// The least room that is made in maps and sets.
-const SIZE_MIN: u32 = 1 << 13;
+/// The least room that is made in maps and sets. Most stay empty, and the kernel clears the room of
+/// each when the table is made.
+const SIZE_MIN: u32 = 1 << 11;
 
 /// The family as nftables names it.
 pub fn nft_family(family: IpFamily) -> Family {

@@ -25,7 +25,8 @@ fn check(world: &World, shots: &[Shot], backend: Backend) -> Result<(), TestCase
 
 /// Where nftables and ipvs knowingly differ, as ARCHITECTURE.md says: an endpoint of another node that
 /// reaches itself by way of this one is not masqueraded. And nftables: who reaches one service's external
-/// address that is another's cluster address is masqueraded as for the latter.
+/// address that is another's cluster address is masqueraded as for the latter. And ipvs: who writes to itself
+/// without any service is masqueraded as with one; such a packet leaves no pod.
 fn is_left_out(world: &World, backend: Backend, packet: &Packet) -> bool {
     let mut endpoints = world.slices.iter().flat_map(|slice| &slice.endpoints);
     let to = packet.to.ip();
@@ -40,7 +41,7 @@ fn is_left_out(world: &World, backend: Backend, packet: &Packet) -> bool {
     };
     match backend {
         Backend::Nftables => is_elsewhere() || is_both(),
-        Backend::Ipvs => is_elsewhere(),
+        Backend::Ipvs => is_elsewhere() || packet.from == to,
         Backend::Iptables => false,
     }
 }

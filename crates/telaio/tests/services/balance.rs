@@ -110,12 +110,32 @@ fn round_robin_gives_each_its_weight_in_every_round(backend: Backend) {
     }
 }
 
-#[test]
-fn a_source_stays_with_its_endpoint_and_one_that_leaves_moves_only_its_own() {
+mod nftables_and_ipvs {
+    use telaio_testkit::guest::{self, GuestError};
+
+    use crate::node::Backend;
+
+    #[test]
+    fn nftables_keeps_a_source_with_its_endpoint_and_moves_only_the_share_of_one_that_leaves() {
+        super::a_source_stays_and_one_that_leaves_moves_only_its_own(Backend::Nftables);
+    }
+
+    #[test]
+    fn ipvs_keeps_a_source_with_its_endpoint_and_moves_only_the_share_of_one_that_leaves()
+    -> Result<(), GuestError> {
+        let name = "balance::nftables_and_ipvs::\
+                    ipvs_keeps_a_source_with_its_endpoint_and_moves_only_the_share_of_one_that_leaves";
+        guest::inside(name, || {
+            super::a_source_stays_and_one_that_leaves_moves_only_its_own(Backend::Ipvs);
+        })
+    }
+}
+
+fn a_source_stays_and_one_that_leaves_moves_only_its_own(backend: Backend) {
     let service =
         |endpoints: &str| Service::new("hashed", 1).balance("source-hash").endpoints(endpoints);
     let cluster = Cluster::start().unwrap();
-    let mut node = Node::started(&cluster, Backend::Nftables, &[service("a1 a2 b1 b2")]);
+    let mut node = Node::started(&cluster, backend, &[service("a1 a2 b1 b2")]);
     let each = |node: &Node<'_>, family| -> BTreeMap<u8, String> {
         let one = |n| (n, ask(node, Place::outside(outside_client(family, n)), family, 1));
         (20..84).map(one).collect()

@@ -341,7 +341,7 @@ impl<'c> Node<'c> {
             text += &print("ipvsadm", &["-ln"]);
             text += &print("ipvsadm", &["-lcn"]);
             text += &print("ipset", &["save"]);
-            text += &print("ip", &["-o", "address", "show", "dev", IPVS_DEVICE]);
+            text += &print("ip", &["-o", "address"]);
         }
         text
     }

@@ -5,10 +5,11 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use telaio_testkit::guest;
 use telaio_testkit::netns::{Cluster, Host, Place, Transport};
 
 use crate::manifest::{SERVICE_PORT, Service};
-use crate::node::{Backend, Node};
+use crate::node::{Backend, IPVS_DEVICE, Node};
 use crate::support::{Ended, run, telaio};
 
 on_every_backend!(without_privileges_it_says_what_it_needs);
@@ -32,8 +33,16 @@ fn without_privileges_it_says_what_it_needs(backend: Backend) {
     let everybody = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(open.path(), everybody.clone()).unwrap();
     let binary = open.path().join("telaio");
-    std::fs::copy(env!("CARGO_BIN_EXE_telaio"), &binary).unwrap();
-    std::fs::set_permissions(&binary, everybody.clone()).unwrap();
+    if guest::is_inside() {
+        // There is no room for a copy, and nothing that is mounted outlives the guest.
+        std::fs::write(&binary, "").unwrap();
+        let mut mount = Command::new("mount");
+        let ended = run(mount.args(["--bind", env!("CARGO_BIN_EXE_telaio")]).arg(&binary));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    } else {
+        std::fs::copy(env!("CARGO_BIN_EXE_telaio"), &binary).unwrap();
+        std::fs::set_permissions(&binary, everybody.clone()).unwrap();
+    }
     for flag in [node.source(), node.state_dir()] {
         let (_, path) = flag.split_once('/').unwrap();
         std::fs::set_permissions(format!("/{path}"), everybody.clone()).unwrap();
@@ -44,6 +53,25 @@ fn without_privileges_it_says_what_it_needs(backend: Backend) {
     let ended = node.run_to_end(&mut command);
     let message = message(&ended);
     assert!(message.contains("root") || message.contains("CAP_NET_ADMIN"), "{message}");
+}
+
+#[test]
+fn without_ipvs_in_the_kernel_it_says_what_to_load() {
+    let cluster = Cluster::start().unwrap();
+    let node = Node::new(&cluster, Backend::Ipvs, &[Service::new("plain", 1).endpoints("a1")]);
+    let has_ipvs = std::path::Path::new("/proc/net/ip_vs").exists();
+    assert!(!has_ipvs, "a test machine whose own kernel has IPVS cannot show what one without does");
+    let ended = node.run_to_end(&mut node.run_command());
+    let message = message(&ended);
+    assert!(message.contains("the backend ipvs cannot run"), "{message}");
+    for wanted in ["no IPVS", "modprobe ip_vs", "--backend nftables"] {
+        assert!(message.contains(wanted), "{message}");
+    }
+    let left = std::fs::read_dir(node.state_path()).unwrap().flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    assert!(!left.iter().any(|name| name == "sysctls.json"), "nothing was set: {left:?}");
+    let links = node.output("ip", &["-o", "link"]);
+    assert!(!links.contains(IPVS_DEVICE), "{links}");
 }
 
 #[test]

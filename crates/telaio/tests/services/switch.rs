@@ -6,8 +6,8 @@ use crate::kill::wait_for_quiet;
 use crate::node::{Backend, IPVS_DEVICE, Node};
 use crate::restart::{Witnesses, services};
 
-/// Where somebody else has a virtual server.
-pub(crate) const FOREIGN_SERVER: &str = "198.51.100.77";
+/// Where somebody else has virtual servers: an address, and a mark.
+const FOREIGN_SERVERS: [&str; 2] = ["198.51.100.77", "-f 4711"];
 
 /// What a backend leaves of itself, if anything, as independent programs show it.
 pub(crate) fn traces(node: &Node<'_>, backend: Backend) -> Vec<String> {
@@ -33,7 +33,8 @@ pub(crate) fn traces(node: &Node<'_>, backend: Backend) -> Vec<String> {
             }
             // Whose they are is not to be seen; in these tests all are ours, except at one address.
             let servers = node.output("ipvsadm", &["-S", "-n"]);
-            let ours = servers.lines().filter(|line| !line.contains(FOREIGN_SERVER));
+            let is_ours = |line: &&str| !FOREIGN_SERVERS.iter().any(|it| line.contains(it));
+            let ours = servers.lines().filter(is_ours);
             all.extend(ours.map(str::to_owned));
             all
         }

@@ -12,9 +12,16 @@ use crate::node::{Backend, Node, comes_true};
 use crate::restart::{Witnesses, services};
 use crate::support::{run, telaio};
 
-on_every_backend!(
+on_backends_of_this_kernel!(
     beside_kube_proxy_s_nftables_rules_it_takes_over_without_a_gap,
     beside_kube_proxy_s_iptables_rules_it_takes_over_without_a_gap,
+    kube_proxy_s_rules_that_come_back_are_removed_again_with_a_warning,
+);
+
+// The guest kernel has no nftables for IP.
+on_ipvs!(
+    beside_kube_proxy_s_iptables_rules_it_takes_over_without_a_gap,
+    beside_kube_proxy_s_ipvs_rules_it_takes_over_without_a_gap,
     kube_proxy_s_rules_that_come_back_are_removed_again_with_a_warning,
 );
 
@@ -53,7 +60,8 @@ fn nftables_rules(endpoints: Endpoints) -> String {
 
 /// kube-proxy's chains in iptables mode, likewise; and kubelet's, which are not kube-proxy's.
 fn iptables_rules(backend: Backend, endpoints: Endpoints) -> String {
-    let flavor = if backend == Backend::IptablesLegacy { "legacy" } else { "nft" };
+    let is_legacy = matches!(backend, Backend::IptablesLegacy | Backend::Ipvs);
+    let flavor = if is_legacy { "legacy" } else { "nft" };
     let mut script = String::new();
     for (program, endpoint, addresses) in [
         ("iptables", endpoints[0], ["10.96.0.1", "10.96.0.2", "192.0.2.3", "192.0.2.4"]),
@@ -114,6 +122,58 @@ fn beside_kube_proxy_s_iptables_rules_it_takes_over_without_a_gap(backend: Backe
     take_over(&cluster, backend);
 }
 
+/// kube-proxy's mode ipvs: virtual servers, the addresses on its device, a set, the rules that it needs.
+fn ipvs_rules(endpoints: Endpoints) -> String {
+    let mut script = String::from(
+        "modprobe ip_vs\n\
+         ip link add kube-ipvs0 type dummy\n\
+         ip link set kube-ipvs0 up\n\
+         echo 1 >/proc/sys/net/ipv4/vs/conntrack\n\
+         ipset create KUBE-NODE-PORT-TCP bitmap:port range 0-65535\n\
+         ipset add KUBE-NODE-PORT-TCP 30001\n\
+         ipset add KUBE-NODE-PORT-TCP 30003\n",
+    );
+    for (program, length, addresses, nodes) in [
+        ("iptables", 32, ["10.96.0.1", "10.96.0.2", "192.0.2.3", "192.0.2.4"], "192.168.50.11"),
+        (
+            "ip6tables",
+            128,
+            ["fd00:10:96::1", "fd00:10:96::2", "2001:db8:2::3", "2001:db8:2::4"],
+            "fd00:50::11",
+        ),
+    ] {
+        let endpoint = endpoints[usize::from(length == 128)];
+        let at = |address: &str, port: u16| {
+            if length == 128 { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
+        };
+        let mut serve = |at: String| {
+            script += &format!("ipvsadm -A -t {at} -s rr\nipvsadm -a -t {at} -r {endpoint} -m\n");
+        };
+        for address in addresses {
+            serve(at(address, 80));
+        }
+        for port in [30001, 30003] {
+            serve(at(nodes, port));
+        }
+        for address in addresses {
+            script += &format!("ip address add {address}/{length} dev kube-ipvs0 nodad\n");
+        }
+        script += &format!(
+            "{program}-legacy-restore --noflush <<'END'\n*nat\n:KUBE-SERVICES - [0:0]\n\
+             :KUBE-POSTROUTING - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n\
+             -A OUTPUT -j KUBE-SERVICES\n-A POSTROUTING -j KUBE-POSTROUTING\n\
+             -A KUBE-POSTROUTING -m ipvs --ipvs -j MASQUERADE --random-fully\nCOMMIT\nEND\n"
+        );
+    }
+    script
+}
+
+fn beside_kube_proxy_s_ipvs_rules_it_takes_over_without_a_gap(backend: Backend) {
+    let cluster = Cluster::start().unwrap();
+    lay(&cluster, &ipvs_rules(A1));
+    take_over(&cluster, backend);
+}
+
 fn take_over(cluster: &Cluster, backend: Backend) {
     let mut node = Node::new(cluster, backend, &services());
     let witnesses = Witnesses::of(cluster);
@@ -159,7 +219,9 @@ fn is_kubelet_s(line: &str) -> bool {
 
 fn kube_proxy_s_rules_that_come_back_are_removed_again_with_a_warning(backend: Backend) {
     let cluster = Cluster::start().unwrap();
-    lay(&cluster, &nftables_rules(A1));
+    let first =
+        if backend == Backend::Ipvs { ipvs_rules(A1) } else { nftables_rules(A1) };
+    lay(&cluster, &first);
     let mut node = Node::new(&cluster, backend, &services());
     node.flags = vec!["--takeover".to_owned(), "--sync-period=1s".to_owned()];
     node.start();
@@ -169,7 +231,11 @@ fn kube_proxy_s_rules_that_come_back_are_removed_again_with_a_warning(backend: B
     node.wait_until("takeover", || told(removed) == 1);
     assert_eq!(told(warned), 0, "{}", node.log());
     // Whatever the mode of the kube-proxy that still runs; what it serves last is long gone.
-    for (times, rules) in (1..).zip([nftables_rules(NOBODY), iptables_rules(backend, NOBODY)]) {
+    let again = match backend {
+        Backend::Ipvs => vec![iptables_rules(backend, NOBODY)],
+        _ => vec![nftables_rules(NOBODY), iptables_rules(backend, NOBODY)],
+    };
+    for (times, rules) in (1..).zip(again) {
         lay(&cluster, &rules);
         node.wait_until("end of kube-proxy's rules", || told(removed) == 1 + times);
         let left = lines_with(&node, &["KUBE", "kube-proxy"]);

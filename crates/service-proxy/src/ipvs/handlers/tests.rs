@@ -66,6 +66,7 @@ fn update(old: &ServiceInfo, new: &ServiceInfo) -> Vec<Step> {
 fn endpoint() -> EndpointInfo {
     EndpointInfo {
         server: server_at(Protocol::Tcp, at()),
+        protocol: Protocol::Tcp,
         address: "10.244.1.1:8080".parse().unwrap(),
         weight: 1,
         forwarding: Forwarding::Nat,
@@ -219,10 +220,13 @@ fn an_endpoint_of_this_node_can_reach_itself() {
     for other in [
         EndpointInfo { local: false, ..endpoint() },
         EndpointInfo { forwarding: Forwarding::Direct, ..endpoint() },
-        EndpointInfo { server: ServerKey::Mark { is_v6: false, mark: 1 << 16 }, ..endpoint() },
     ] {
         assert_eq!(create(&other), [Step::SetEndpoint(other.clone())]);
     }
+    // Where pods cannot be told from others, they are led to the server that is known by its mark too.
+    let by_mark =
+        EndpointInfo { server: ServerKey::Mark { is_v6: false, mark: 1 << 16 }, ..endpoint() };
+    assert_eq!(create(&by_mark)[1..], [Step::Join(own_loop(), None)]);
 }
 
 #[test]

@@ -1,3 +1,4 @@
+use telaio_model::Protocol;
 use telaio_netlink::ipvs::Stats;
 
 use super::*;
@@ -25,6 +26,7 @@ fn server(protocol: u8) -> Server {
 fn info(protocol: u8, last: u8, weight: u16) -> EndpointInfo {
     EndpointInfo {
         server: key(protocol),
+        protocol: if protocol == UDP { Protocol::Udp } else { Protocol::Tcp },
         address: SocketAddr::from(([10, 244, 0, last], 8080)),
         weight,
         forwarding: Forwarding::Nat,

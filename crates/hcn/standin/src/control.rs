@@ -1,0 +1,124 @@
+//! How tests steer the stand-in.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use telaio_hcn::{HnsVersion, ObjectKind};
+use windows_sys::Win32::System::HostComputeNetwork::HcnNotificationServiceDisconnect;
+
+use crate::answer::Wrong;
+use crate::memory;
+use crate::state::{self, Callback, Function, Misbehaviour, State};
+
+/// What tests ask for.
+#[derive(Deserialize)]
+enum Command {
+    /// An empty one of this version; nothing is wrong.
+    Reset { version: HnsVersion },
+    /// Calls are answered wrongly.
+    Misbehave { function: Function, kind: ObjectKind, wrong: Wrong, times: u32 },
+    /// The next such call waits.
+    Hold { function: Function, kind: ObjectKind },
+    /// Waiting calls go on.
+    Release,
+    /// HNS stops, or starts with its objects.
+    Running { running: bool },
+    /// HNS restarts: everything is gone.
+    Restart,
+    /// What is open and what was called.
+    Report,
+}
+
+/// Does what the command (JSON as UTF-8) asks for and writes a report (likewise) into the answer; its
+/// length, or zero if the command is not understood or the answer too small.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn StandinControl(
+    command: *const u8,
+    command_bytes: usize,
+    answer: *mut u8,
+    answer_bytes: usize,
+) -> usize {
+    // SAFETY: the test's word for both.
+    let (command, answer) = unsafe {
+        (
+            std::slice::from_raw_parts(command, command_bytes),
+            std::slice::from_raw_parts_mut(answer, answer_bytes),
+        )
+    };
+    let Ok(command) = serde_json::from_slice(command) else { return 0 };
+    obey(command);
+    let report = report().to_string();
+    match answer.get_mut(..report.len()) {
+        Some(answer) => answer.copy_from_slice(report.as_bytes()),
+        None => return 0,
+    }
+    report.len()
+}
+
+fn obey(command: Command) {
+    match command {
+        Command::Reset { version } => state::with(|state| {
+            // What is still open stays counted: a leak of the test before must show.
+            let handles = std::mem::take(&mut state.handles);
+            *state = State::new(version);
+            state.handles = handles;
+        }),
+        Command::Misbehave { function, kind, wrong, times } => state::with(|state| {
+            state.misbehaviour.push(Misbehaviour { function, kind, wrong, times });
+        }),
+        Command::Hold { function, kind } => {
+            state::with(|state| state.held = Some((function, kind)));
+        }
+        Command::Release => state::release(),
+        Command::Running { running } => {
+            state::with(|state| state.hcn.set_running(running));
+            if !running {
+                tell_disconnected();
+            }
+        }
+        Command::Restart => {
+            state::with(|state| {
+                state.run += 1;
+                state.hcn.restart();
+            });
+            tell_disconnected();
+        }
+        Command::Report => {}
+    }
+}
+
+fn tell_disconnected() {
+    // Without the lock: who is told may call.
+    let callbacks: Vec<Callback> = state::with(|state| state.callbacks.values().copied().collect());
+    for callback in callbacks {
+        if let Some(function) = callback.function {
+            let context = std::ptr::without_provenance(callback.context);
+            let notification = HcnNotificationServiceDisconnect.cast_unsigned();
+            // SAFETY: the function was registered with this context and not yet unregistered.
+            unsafe { function(notification, context, 0, std::ptr::null()) };
+        }
+    }
+}
+
+fn report() -> Value {
+    state::with(|state| {
+        let calls: serde_json::Map<_, _> = state
+            .entered
+            .iter()
+            .map(|((function, kind), n)| (format!("{function:?}{kind:?}"), json!(n)))
+            .collect();
+        let documents: serde_json::Map<_, _> = state
+            .documents
+            .iter()
+            .map(|((function, kind), document)| (format!("{function:?}{kind:?}"), document.clone()))
+            .collect();
+        json!({
+            "handles": state.handles.len(),
+            "texts": memory::live_texts(),
+            "strays": state.strays,
+            "callbacks": state.callbacks.len(),
+            "waiting": state.waiting,
+            "calls": calls,
+            "documents": documents,
+        })
+    })
+}
