@@ -22,6 +22,13 @@ const DEBIAN: &[(&str, &str)] = &[
     ("modprobe", "kmod"),
 ];
 
+/// Where Debian's package has wine.
+pub(crate) const WINE_OF_DEBIAN: &str = "/usr/lib/wine/wine64";
+
+/// What builds and runs programs for Windows.
+const DEBIAN_FOR_WINDOWS: &[(&str, &str)] =
+    &[("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64-win32"), (WINE_OF_DEBIAN, "wine64")];
+
 /// A part of the tool chain: the cargo command that needs it, and its name for rustup.
 const COMPONENTS: &[(&str, &str)] = &[("fmt", "rustfmt"), ("clippy", "clippy")];
 
@@ -40,7 +47,7 @@ pub(crate) const FUZZ: CargoTool = CargoTool { name: "cargo-fuzz", version: "0.1
 
 /// Installs what every run needs.
 pub(crate) fn base() -> Result<()> {
-    debian_packages()?;
+    debian_packages(DEBIAN)?;
     for (command, component) in COMPONENTS {
         // Asked by running it: rustup lays a program for each component, there or not.
         let (there, _) = cargo([command, "--version"]).capture()?;
@@ -64,6 +71,19 @@ pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<()> {
     Ok(())
 }
 
+/// Installs what builds and runs programs for Windows.
+pub(crate) fn windows(target: &str) -> Result<()> {
+    debian_packages(DEBIAN_FOR_WINDOWS)?;
+    let (_, list) = program("rustup").args(["target", "list", "--installed"]).capture()?;
+    if list.lines().any(|line| line.trim() == target) {
+        return Ok(());
+    }
+    if !program("rustup").args(["target", "add", target]).run()? {
+        bail!("rustup could not add the target {target}");
+    }
+    Ok(())
+}
+
 /// Installs the nightly tool chain that cargo-fuzz builds with.
 pub(crate) fn nightly() -> Result<()> {
     let (_, list) = program("rustup").args(["toolchain", "list"]).capture()?;
@@ -76,8 +96,8 @@ pub(crate) fn nightly() -> Result<()> {
     Ok(())
 }
 
-fn debian_packages() -> Result<()> {
-    let missing: Vec<_> = DEBIAN.iter().filter(|(tool, _)| !is_installed(tool)).collect();
+fn debian_packages(wanted: &[(&str, &str)]) -> Result<()> {
+    let missing: Vec<_> = wanted.iter().filter(|(tool, _)| !is_installed(tool)).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -13,6 +13,7 @@ mod bench;
 mod exec;
 mod install;
 mod suites;
+mod windows;
 
 use std::process::ExitCode;
 

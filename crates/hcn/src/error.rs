@@ -351,7 +351,8 @@ mod tests {
 
     #[test]
     fn a_record_is_hns_own_words_or_its_text_cut_off() {
-        let record = r#"{"Success":false,"Error":"The switch-port was not found. ","ErrorCode":2151350279}"#;
+        let record =
+            r#"{"Success":false,"Error":"The switch-port was not found. ","ErrorCode":2151350279}"#;
         assert_eq!(record_text(record), "The switch-port was not found.");
         assert_eq!(record_text("{\"Error\""), "{\"Error\"");
         assert_eq!(record_text(&"x".repeat(5000)).len(), 1024);

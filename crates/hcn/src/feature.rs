@@ -135,7 +135,8 @@ mod tests {
 
     #[test]
     fn a_feature_that_went_into_an_older_line_is_not_in_the_lines_between() {
-        let has = |major, minor| SupportedFeatures::of(HnsVersion::new(major, minor)).has(Feature::Dsr);
+        let has =
+            |major, minor| SupportedFeatures::of(HnsVersion::new(major, minor)).has(Feature::Dsr);
         assert!(!has(9, 2));
         assert!(has(9, 3));
         assert!(has(9, 99));

@@ -44,8 +44,11 @@ impl FromStr for MacAddress {
 
 impl fmt::Display for MacAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02X}-{b:02X}-{c:02X}-{d:02X}-{e:02X}-{g:02X}")
+        for (at, byte) in self.0.iter().enumerate() {
+            let separator = if at == 0 { "" } else { "-" };
+            write!(f, "{separator}{byte:02X}")?;
+        }
+        Ok(())
     }
 }
 
@@ -73,7 +76,9 @@ mod tests {
 
     #[test]
     fn text_that_is_no_address_is_refused() {
-        for text in ["", "00-15-5D-01-02", "00-15-5D-01-02-FF-00", "00-15-5D-01-02-+F", "00155D0102FF"] {
+        for text in
+            ["", "00-15-5D-01-02", "00-15-5D-01-02-FF-00", "00-15-5D-01-02-+F", "00155D0102FF"]
+        {
             assert!(text.parse::<MacAddress>().is_err(), "{text:?}");
         }
     }

@@ -241,7 +241,12 @@ pub struct NatPortMapping {
     /// The node's.
     pub external_port: u16,
     /// The node's address; any if not said.
-    #[serde(rename = "VIP", with = "text_or_none", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "VIP",
+        with = "text_or_none",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     pub vip: Option<IpAddr>,
     /// What is special about it.
     #[serde(default, skip_serializing_if = "NatFlags::is_none")]

@@ -85,15 +85,63 @@ pub(crate) fn shaped<T: DeserializeOwned>(value: Value) -> Result<T, DocumentErr
 
 /// The names of the schema, as they are sent.
 const NAMES: &[&str] = &[
-    "Action", "DestinationPrefix", "Destinations", "Direction", "DistributedRouterMacAddress",
-    "DistributionType", "Dns", "EndMacAddress", "Exceptions", "ExternalPort", "Flags", "FrontendVIPs",
-    "HostComputeEndpoints", "HostComputeNamespace", "HostComputeNetwork", "ID", "InternalPort",
-    "IpAddress", "IpAddressPrefix", "Ipams", "IpConfigurations", "IsolationId", "LocalAddresses",
-    "LocalPorts", "MacAddress", "MacPool", "Major", "Metric", "Minor", "Name", "NeedEncap", "NextHop",
-    "Options", "Owner", "Policies", "PortMappings", "PrefixLength", "Priority", "Protocol", "Protocols",
-    "ProviderAddress", "Ranges", "RemoteAddresses", "RemotePorts", "Routes", "RuleType",
-    "SchemaVersion", "Search", "ServerList", "Settings", "SourceVIP", "StartMacAddress", "Subnets",
-    "Suffix", "Type", "VIP", "VirtualIP",
+    "Action",
+    "DestinationPrefix",
+    "Destinations",
+    "Direction",
+    "DistributedRouterMacAddress",
+    "DistributionType",
+    "Dns",
+    "EndMacAddress",
+    "Exceptions",
+    "ExternalPort",
+    "Flags",
+    "FrontendVIPs",
+    "HostComputeEndpoints",
+    "HostComputeNamespace",
+    "HostComputeNetwork",
+    "ID",
+    "InternalPort",
+    "IpAddress",
+    "IpAddressPrefix",
+    "Ipams",
+    "IpConfigurations",
+    "IsolationId",
+    "LocalAddresses",
+    "LocalPorts",
+    "MacAddress",
+    "MacPool",
+    "Major",
+    "Metric",
+    "Minor",
+    "Name",
+    "NeedEncap",
+    "NextHop",
+    "Options",
+    "Owner",
+    "Policies",
+    "PortMappings",
+    "PrefixLength",
+    "Priority",
+    "Protocol",
+    "Protocols",
+    "ProviderAddress",
+    "Ranges",
+    "RemoteAddresses",
+    "RemotePorts",
+    "Routes",
+    "RuleType",
+    "SchemaVersion",
+    "Search",
+    "ServerList",
+    "Settings",
+    "SourceVIP",
+    "StartMacAddress",
+    "Subnets",
+    "Suffix",
+    "Type",
+    "VIP",
+    "VirtualIP",
 ];
 
 /// The document with the schema's names in the schema's case and without `null`s. The inside of a
@@ -109,8 +157,7 @@ pub(crate) fn canonical(value: &Value) -> Value {
                 .map(|(name, value)| {
                     let known = NAMES.iter().find(|known| known.eq_ignore_ascii_case(name));
                     let name = known.map_or_else(|| name.clone(), |known| (*known).to_owned());
-                    let value =
-                        if name == "Settings" { value.clone() } else { canonical(value) };
+                    let value = if name == "Settings" { value.clone() } else { canonical(value) };
                     (name, value)
                 })
                 .collect(),
@@ -177,7 +224,9 @@ pub(crate) mod comma_list {
         text.split(',')
             .map(str::trim)
             .filter(|item| !item.is_empty())
-            .map(|item| item.parse().map_err(|error| D::Error::custom(format!("{item:?}: {error}"))))
+            .map(|item| {
+                item.parse().map_err(|error| D::Error::custom(format!("{item:?}: {error}")))
+            })
             .collect()
     }
 }

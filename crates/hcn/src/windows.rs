@@ -6,7 +6,10 @@
 //! hands over are freed and handles are closed on every path. A text that is longer than
 //! [`ANSWER_CHARS_MAX`] or not UTF-16 is an error.
 
-#![allow(unsafe_code, reason = "calls into the system's libraries; each block says why it is sound")]
+#![allow(
+    unsafe_code,
+    reason = "calls into the system's libraries; each block says why it is sound"
+)]
 
 mod library;
 mod text;
@@ -24,9 +27,9 @@ use windows_sys::core::GUID;
 use self::library::{Close, Library, Modify, Open, Properties};
 use self::text::{TaskText, WideText};
 use crate::{
-    Call, DocumentError, Endpoint, EndpointPolicy, Guid, Hcn, HcnError, HnsVersion, Hresult, Listener,
-    LoadBalancer, Network, NetworkPolicy, ObjectKind, Operation, PolicyChange, Query, Reason, Watch,
-    record_text, schema,
+    Call, DocumentError, Endpoint, EndpointPolicy, Guid, Hcn, HcnError, HnsVersion, Hresult,
+    Listener, LoadBalancer, Network, NetworkPolicy, ObjectKind, Operation, PolicyChange, Query,
+    Reason, Watch, record_text, schema,
 };
 
 pub use self::text::ANSWER_CHARS_MAX;
@@ -64,18 +67,6 @@ impl WindowsHcn {
         schema::shaped(answer).map_err(|error| bad_answer(call, error))
     }
 
-    /// An open object's document.
-    fn properties(&self, call: &Call, object: &Handle) -> Result<Value, HcnError> {
-        let query = WideText::of(&Query::All.document());
-        let mut answer = TaskText::none();
-        let properties = object.calls.properties;
-        // SAFETY: the handle is open, the query a text with an end, the places outlive the call.
-        checked(call, |record| unsafe {
-            properties(object.raw, query.as_ptr(), answer.place(), record)
-        })?;
-        read(call, &answer)
-    }
-
     fn open(&self, call: &Call, id: Guid) -> Result<Handle, HcnError> {
         let calls = self.calls(call.kind);
         let mut raw = null_mut();
@@ -88,7 +79,7 @@ impl WindowsHcn {
     fn get(&self, kind: ObjectKind, id: Guid) -> Result<(Call, Value), HcnError> {
         let call = Call::of(Operation::Query, kind, id);
         let object = self.open(&call, id)?;
-        let document = self.properties(&call, &object)?;
+        let document = object.properties(&call)?;
         Ok((call, document))
     }
 
@@ -102,7 +93,7 @@ impl WindowsHcn {
     ) -> Result<T, HcnError> {
         let learn = || {
             let object = Handle::new(call, raw, self.calls(call.kind))?;
-            let document = self.properties(call, &object)?;
+            let document = object.properties(call)?;
             read(&document).map_err(|error| bad_answer(call.clone(), error))
         };
         learn().inspect_err(|_| drop(self.delete(call.kind, id)))
@@ -174,6 +165,18 @@ impl Handle {
         }
         Ok(Self { raw, calls })
     }
+
+    /// The object's document.
+    fn properties(&self, call: &Call) -> Result<Value, HcnError> {
+        let query = WideText::of(&Query::All.document());
+        let mut answer = TaskText::none();
+        let properties = self.calls.properties;
+        // SAFETY: the handle is open, the query a text with an end, the places outlive the call.
+        checked(call, |record| unsafe {
+            properties(self.raw, query.as_ptr(), answer.place(), record)
+        })?;
+        read(call, &answer)
+    }
 }
 
 impl Drop for Handle {
@@ -221,6 +224,7 @@ fn read(call: &Call, answer: &TaskText) -> Result<Value, HcnError> {
     schema::parse(&text).map_err(|error| bad_answer(call.clone(), error))
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "callers are done with what they hand over")]
 fn bad_answer(call: Call, why: impl ToString) -> HcnError {
     call.failed(Reason::BadAnswer(why.to_string()))
 }
@@ -397,4 +401,3 @@ impl WindowsHcn {
         })
     }
 }
-

@@ -11,20 +11,25 @@
     reason = "a test may panic, and steers the stand-in by C's rules"
 )]
 
+use std::ffi::{CStr, c_void};
 use std::os::windows::ffi::OsStrExt as _;
 use std::path::PathBuf;
+use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use telaio_hcn::{
     Distribution, Endpoint, EndpointFlags, EndpointPolicy, Event, Feature, Guid, Hcn, HcnError,
-    HnsVersion, Hresult, IpConfiguration, Ipam, LoadBalancer, LoadBalancerFlags, MacAddress, Network,
-    NetworkPolicy, NetworkType, PROTOCOL_TCP, PolicyChange, PortMapping, PortMappingFlags,
+    HnsVersion, Hresult, IpConfiguration, Ipam, LoadBalancer, LoadBalancerFlags, MacAddress,
+    Network, NetworkPolicy, NetworkType, PROTOCOL_TCP, PolicyChange, PortMapping, PortMappingFlags,
     ProviderAddress, Query, Reason, RemoteSubnetRoute, RequestType, Subnet, WindowsHcn,
 };
+use windows_sys::Win32::System::Com::CoTaskMemFree;
 use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleW, GetProcAddress};
+use windows_sys::core::GUID;
 
+type Function = unsafe extern "system" fn() -> isize;
 type Control = unsafe extern "system" fn(*const u8, usize, *mut u8, usize) -> usize;
 
 /// The stand-in has one state: one test at a time.
@@ -40,6 +45,13 @@ fn library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("computenetwork.dll")
 }
 
+/// A function of the library, which is loaded.
+fn function(name: &CStr) -> Function {
+    let path: Vec<u16> = library().as_os_str().encode_wide().chain([0]).collect();
+    // SAFETY: both texts have an end.
+    unsafe { GetProcAddress(GetModuleHandleW(path.as_ptr()), name.as_ptr().cast()) }.unwrap()
+}
+
 impl Standin {
     fn new() -> Self {
         Self::of(HnsVersion::new(16, 0))
@@ -49,12 +61,9 @@ impl Standin {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let path = library();
         let hcn = WindowsHcn::at(&path).unwrap();
-        let wide: Vec<u16> = path.as_os_str().encode_wide().chain([0]).collect();
-        // SAFETY: the library is loaded, and the function of that name has this type.
-        let control = unsafe {
-            let found = GetProcAddress(GetModuleHandleW(wide.as_ptr()), c"StandinControl".as_ptr().cast());
-            std::mem::transmute::<unsafe extern "system" fn() -> isize, Control>(found.unwrap())
-        };
+        // SAFETY: the function of that name has this type.
+        let control =
+            unsafe { std::mem::transmute::<Function, Control>(function(c"StandinControl")) };
         let standin = Self { hcn, control, _alone: alone };
         standin.ask(&json!({"Reset": {"version": version}}));
         standin
@@ -78,7 +87,9 @@ impl Standin {
 
     fn misbehave(&self, function: &str, kind: &str, wrong: impl Into<Value>) {
         let wrong = wrong.into();
-        self.ask(&json!({"Misbehave": {"function": function, "kind": kind, "wrong": wrong, "times": 1}}));
+        self.ask(
+            &json!({"Misbehave": {"function": function, "kind": kind, "wrong": wrong, "times": 1}}),
+        );
     }
 
     /// A network with an endpoint, and a load balancer to ask for.
@@ -169,7 +180,7 @@ fn objects_are_made_listed_changed_and_removed() {
     let endpoint = hcn.create_endpoint(&asked).unwrap();
     let endpoint_id = endpoint.id.unwrap();
     assert!(asked.is_satisfied_by(&endpoint), "{endpoint:?}");
-    assert_eq!(hcn.endpoints(&Query::OnNetwork(network_id)).unwrap().objects, [endpoint.clone()]);
+    assert_eq!(hcn.endpoints(&Query::OnNetwork(network_id)).unwrap().objects, [endpoint]);
     let remove = PolicyChange { request: RequestType::Remove, policies: asked.policies.clone() };
     hcn.modify_endpoint(endpoint_id, &remove).unwrap();
     assert_eq!(hcn.endpoint(endpoint_id).unwrap().policies, []);
@@ -177,7 +188,8 @@ fn objects_are_made_listed_changed_and_removed() {
     let asked = wanted(endpoint_id);
     let made = hcn.create_load_balancer(&asked).unwrap();
     assert!(asked.is_satisfied_by(&made), "{made:?}");
-    assert_eq!(hcn.load_balancers(&Query::All).unwrap().objects, [made.clone()]);
+    let listed = hcn.load_balancers(&Query::All).unwrap();
+    assert_eq!((&listed.objects[..], &listed.problems[..]), (std::slice::from_ref(&made), &[][..]));
     let second = hcn.create_endpoint(&remote(network_id, 6)).unwrap().id.unwrap();
     let changed = LoadBalancer { endpoints: [endpoint_id, second].into(), ..made.clone() };
     hcn.modify_load_balancer(made.id.unwrap(), &changed).unwrap();
@@ -213,7 +225,8 @@ fn a_creation_is_one_write_and_one_look() {
     let more = |name: &str| after[name].as_u64().unwrap_or(0) - before[name].as_u64().unwrap_or(0);
     assert_eq!(more("CreateLoadBalancer"), 1);
     assert_eq!(more("PropertiesLoadBalancer"), 1);
-    let all = |calls: &Value| calls.as_object().unwrap().values().filter_map(Value::as_u64).sum::<u64>();
+    let all =
+        |calls: &Value| calls.as_object().unwrap().values().filter_map(Value::as_u64).sum::<u64>();
     assert_eq!(all(&after) - all(&before), 2);
 }
 
@@ -225,14 +238,26 @@ fn what_is_refused_says_which_object_and_why() {
     let made = hcn.create_load_balancer(&asked).unwrap().id.unwrap();
     let nobody = Guid::from_bytes([9; 16]);
     let mesh = Network { name: "m".into(), kind: NetworkType::Other("Mesh".into()), ..overlay() };
-    let twice = LoadBalancer { id: Some(made), frontend_vips: ["10.96.0.11".parse().unwrap()].into(), ..asked.clone() };
+    let twice = LoadBalancer {
+        id: Some(made),
+        frontend_vips: ["10.96.0.11".parse().unwrap()].into(),
+        ..asked.clone()
+    };
     let cases: Vec<(HcnError, Reason, &str)> = vec![
         (hcn.network(nobody).unwrap_err(), Reason::NotFound, "query network 09090909"),
         (hcn.endpoint(nobody).unwrap_err(), Reason::NotFound, "0x803b0002"),
         (hcn.load_balancer(nobody).unwrap_err(), Reason::NotFound, "0x80070490"),
         (hcn.delete_load_balancer(nobody).unwrap_err(), Reason::NotFound, "delete load balancer"),
-        (hcn.create_network(&overlay()).unwrap_err(), Reason::AlreadyExists, "create network vxlan0"),
-        (hcn.create_endpoint(&remote(network, 5)).unwrap_err(), Reason::AlreadyExists, "10.244.1.5"),
+        (
+            hcn.create_network(&overlay()).unwrap_err(),
+            Reason::AlreadyExists,
+            "create network vxlan0",
+        ),
+        (
+            hcn.create_endpoint(&remote(network, 5)).unwrap_err(),
+            Reason::AlreadyExists,
+            "10.244.1.5",
+        ),
         (
             hcn.create_endpoint(&remote(nobody, 7)).unwrap_err(),
             Reason::MissingDependency(telaio_hcn::ObjectKind::Network),
@@ -246,7 +271,11 @@ fn what_is_refused_says_which_object_and_why() {
         (hcn.create_load_balancer(&asked).unwrap_err(), Reason::PortInUse, "0x803b0013"),
         (hcn.create_load_balancer(&twice).unwrap_err(), Reason::AlreadyExists, "0x800700b7"),
         (hcn.delete_endpoint(endpoint).unwrap_err(), Reason::InUse, "0x803b002c"),
-        (hcn.create_network(&mesh).unwrap_err(), Reason::InvalidDocument, "Type may not be \"Mesh\""),
+        (
+            hcn.create_network(&mesh).unwrap_err(),
+            Reason::InvalidDocument,
+            "Type may not be \"Mesh\"",
+        ),
     ];
     for (error, reason, wanted) in cases {
         assert_eq!(error.reason, reason, "{error}");
@@ -285,10 +314,10 @@ fn a_version_without_a_feature_refuses_it() {
 
 #[test]
 fn bad_answers_are_errors_and_leak_nothing() {
+    type Ask<'a> = Box<dyn Fn() -> HcnError + 'a>;
     let standin = Standin::new();
     let (network, endpoint, asked) = standin.scene();
     let made = standin.hcn.create_load_balancer(&asked).unwrap().id.unwrap();
-    type Ask<'a> = Box<dyn Fn() -> HcnError + 'a>;
     let hcn = &standin.hcn;
     let asks: Vec<(&str, &str, Ask<'_>)> = vec![
         ("Enumerate", "Network", Box::new(|| hcn.network_ids(&Query::All).unwrap_err())),
@@ -300,10 +329,13 @@ fn bad_answers_are_errors_and_leak_nothing() {
         ("Version", "Service", Box::new(|| hcn.version().unwrap_err())),
     ];
     for (function, kind, ask) in &asks {
-        for wrong in ["Truncated", "Huge", "InvalidUtf16", "Absent", "WrongType", "Empty"] {
+        for wrong in ["Truncated", "Huge", "InvalidUtf16", "Absent", "OtherType", "Empty"] {
             standin.misbehave(function, kind, wrong);
             let error = ask();
-            assert!(matches!(error.reason, Reason::BadAnswer(_)), "{function} {kind} {wrong}: {error}");
+            assert!(
+                matches!(error.reason, Reason::BadAnswer(_)),
+                "{function} {kind} {wrong}: {error}"
+            );
         }
     }
     standin.misbehave("Properties", "Endpoint", "OtherVersion");
@@ -395,7 +427,7 @@ fn a_restart_is_told_and_everything_is_gone() {
     let tell = Mutex::new(tell);
     let watch = standin
         .hcn
-        .watch(Arc::new(move |event| drop(tell.lock().unwrap().send(event))))
+        .watch(Arc::new(move |event| tell.lock().unwrap().send(event).unwrap_or_default()))
         .unwrap();
     let (network, endpoint, asked) = standin.scene();
     let made = standin.hcn.create_load_balancer(&asked).unwrap().id.unwrap();
@@ -449,7 +481,8 @@ fn many_threads_may_call_at_once() {
             let hcn = &standin.hcn;
             scope.spawn(move || {
                 for last in 0..10 {
-                    let made = hcn.create_endpoint(&remote(network, 100 + thread * 10 + last)).unwrap();
+                    let made =
+                        hcn.create_endpoint(&remote(network, 100 + thread * 10 + last)).unwrap();
                     assert_eq!(hcn.endpoint(made.id.unwrap()).unwrap(), made);
                     hcn.delete_endpoint(made.id.unwrap()).unwrap();
                 }
@@ -462,32 +495,24 @@ fn many_threads_may_call_at_once() {
 
 #[test]
 fn leaks_would_show() {
+    type Open = unsafe extern "system" fn(*const GUID, *mut *mut c_void, *mut *mut u16) -> i32;
+    type Close = unsafe extern "system" fn(*const c_void) -> i32;
     let standin = Standin::new();
     let (_, endpoint, _) = standin.scene();
-    let handle = std::ptr::null_mut();
-    let mut place: *mut std::ffi::c_void = handle;
-    let guid = windows_sys::core::GUID::from_u128(u128::from_be_bytes(endpoint.to_bytes()));
-    type Open = unsafe extern "system" fn(
-        *const windows_sys::core::GUID,
-        *mut *mut std::ffi::c_void,
-        *mut *mut u16,
-    ) -> i32;
-    type Close = unsafe extern "system" fn(*const std::ffi::c_void) -> i32;
-    let wide: Vec<u16> = library().as_os_str().encode_wide().chain([0]).collect();
-    // SAFETY: the library is loaded and its functions have these types; the record is freed below.
+    let endpoint = GUID::from_u128(u128::from_be_bytes(endpoint.to_bytes()));
+    let nobody = GUID::from_u128(1);
+    let (mut handle, mut record) = (null_mut(), null_mut());
+    // SAFETY: the functions of these names have these types; the places outlive the calls; what is
+    // handed over is given back once.
     unsafe {
-        let module = GetModuleHandleW(wide.as_ptr());
-        let find = |name: &std::ffi::CStr| GetProcAddress(module, name.as_ptr().cast()).unwrap();
-        let open: Open = std::mem::transmute(find(c"HcnOpenEndpoint"));
-        let close: Close = std::mem::transmute(find(c"HcnCloseEndpoint"));
-        let mut record = std::ptr::null_mut();
-        assert_eq!(open(&raw const guid, &raw mut place, &raw mut record), 0);
+        let open = std::mem::transmute::<Function, Open>(function(c"HcnOpenEndpoint"));
+        let close = std::mem::transmute::<Function, Close>(function(c"HcnCloseEndpoint"));
+        assert_eq!(open(&raw const endpoint, &raw mut handle, &raw mut record), 0);
         assert_eq!(standin.report()["handles"], 1);
-        assert_eq!(close(place), 0);
-        let nobody = windows_sys::core::GUID::from_u128(1);
-        assert!(open(&raw const nobody, &raw mut place, &raw mut record) < 0);
+        assert_eq!(close(handle), 0);
+        assert!(open(&raw const nobody, &raw mut handle, &raw mut record) < 0);
         assert_eq!(standin.report()["texts"], 1);
-        windows_sys::Win32::System::Com::CoTaskMemFree(record.cast());
+        CoTaskMemFree(record.cast());
     }
     standin.assert_nothing_leaked();
 }

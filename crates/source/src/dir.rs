@@ -201,7 +201,7 @@ impl Worker {
         for (path, problems) in findings.problems {
             self.report.scanned(&Arc::from(path), problems);
         }
-        let gone = findings.gone.into_iter().map(|path| (path, None));
+        let gone = findings.gone.into_iter().map(|path| (Arc::from(path), None));
         let read = load::load(findings.to_read, &self.ctx);
         let mut contents = Vec::with_capacity(gone.len() + read.len());
         let read = read.into_iter().map(|(path, loaded)| {
@@ -211,8 +211,7 @@ impl Worker {
             (path, loaded.content)
         });
         let read: Vec<_> = read.collect();
-        for (path, content) in gone.chain(read) {
-            let file: Arc<Path> = Arc::from(path);
+        for (file, content) in gone.chain(read) {
             let problems = content.as_ref().map(|content| content.problems.clone());
             self.report.read(&file, problems.unwrap_or_default());
             contents.push((file, content));

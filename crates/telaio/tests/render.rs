@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+
 use support::{Ended, Manifests, dir_source, examples, run, run_args, telaio};
 
 fn render(source: &str, node: &str) -> Ended {
@@ -31,6 +33,61 @@ fn the_same_input_gives_the_same_output_wherever_it_lies() {
 fn an_empty_directory_is_an_empty_view() {
     let ended = render(&Manifests::empty().source(), "loom-a");
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "node: loom-a\nservices: []\n"));
+}
+
+/// The parts of what is rendered for IPVS, by the program that takes each.
+fn ipvs_parts(text: &str) -> BTreeMap<&str, &str> {
+    let parts = text.strip_prefix("# ").unwrap().split("\n# ");
+    parts.map(|part| part.split_once('\n').unwrap_or((part, ""))).collect()
+}
+
+#[test]
+fn ipvs_is_rendered_for_the_programs_of_its_parts() {
+    let source = dir_source(&examples());
+    let render = || run_args(["render", "--backend=ipvs", &source, "--node=loom-a"]);
+    let ended = render();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    assert_eq!(render().stdout, ended.stdout);
+    // The rules are the same for all services.
+    let (services, _) = ended.stdout.split_once("# iptables-restore").unwrap();
+    insta::assert_snapshot!("examples_ipvs_loom-a", services);
+    let parts = ipvs_parts(&ended.stdout);
+    let programs: Vec<&str> = parts.keys().copied().collect();
+    let expected = [
+        "ip -batch -",
+        "ip6tables-restore --noflush",
+        "ipset restore",
+        "iptables-restore --noflush",
+        "ipvsadm --restore",
+    ];
+    assert_eq!(programs, expected);
+    assert!(
+        parts["ipvsadm --restore"]
+            .lines()
+            .all(|line| line.starts_with("-A -") || line.starts_with("-a -"))
+    );
+}
+
+#[test]
+fn ipvs_has_node_ports_on_the_addresses_that_are_said_of_the_node() {
+    let manifests = Manifests::empty();
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n\
+        spec: {type: NodePort, clusterIP: 10.96.0.1, ports: [{port: 80, nodePort: 30080}]}\n---\n\
+        apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
+        metadata: {name: web-4, namespace: shop, labels: {kubernetes.io/service-name: web}}\n\
+        ports: [{port: 80}]\nendpoints: [{addresses: [10.244.1.1]}]\n";
+    manifests.write("web.yaml", service);
+    let servers = |more: &[&str]| {
+        let source = manifests.source();
+        let ended = run_args(["render", "--backend=ipvs", &source, "--node=a"].iter().chain(more));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let text = ipvs_parts(&ended.stdout)["ipvsadm --restore"].to_owned();
+        let of_line = |line: &str| line.strip_prefix("-A -t ").map(str::to_owned);
+        text.lines().filter_map(of_line).collect::<Vec<_>>()
+    };
+    assert_eq!(servers(&[]), ["10.96.0.1:80 -s rr"]);
+    let named = servers(&["--bind-address=192.0.2.1", "--ipvs-scheduler=lc"]);
+    assert_eq!(named, ["10.96.0.1:80 -s lc", "192.0.2.1:30080 -s lc"]);
 }
 
 #[test]

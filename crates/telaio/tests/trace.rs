@@ -4,12 +4,15 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use support::{Ended, Manifests, run, telaio};
+use telaio_netlink::ipvs::Ipvs;
 use telaio_netlink::netns::Netns;
+use telaio_testkit::guest::{self, GuestError};
 use tempfile::TempDir;
 
 const NODES: &str = "
@@ -82,7 +85,7 @@ ports: [{port: 8080}]
 endpoints: [{addresses: [10.244.2.9], nodeName: node-b}]
 ";
 
-const BACKENDS: [&str; 2] = ["nftables", "iptables"];
+const BACKENDS: [&str; 3] = ["nftables", "iptables", "ipvs"];
 
 /// The services, with or without the Node object.
 fn manifests(with_node: bool) -> Manifests {
@@ -178,7 +181,7 @@ fn each_verdict_is_told() {
 #[test]
 fn the_undefined_port_of_a_cluster_address_is_each_backends_own() {
     let manifests = manifests(true);
-    for (backend, verdict) in [("nftables", "reject"), ("iptables", "none")] {
+    for (backend, verdict) in [("nftables", "reject"), ("iptables", "none"), ("ipvs", "reject")] {
         let answer = ask(&manifests, backend, "10.244.1.99", "10.96.0.10:81", &[]);
         assert_eq!(fate(&answer), left(verdict), "{backend}");
     }
@@ -187,7 +190,7 @@ fn the_undefined_port_of_a_cluster_address_is_each_backends_own() {
 #[test]
 fn an_unallocated_cluster_address_is_each_backends_own() {
     let manifests = manifests(true);
-    for (backend, verdict) in [("nftables", "drop"), ("iptables", "none")] {
+    for (backend, verdict) in [("nftables", "drop"), ("iptables", "none"), ("ipvs", "none")] {
         let more = ["--service-cidr=10.96.0.0/16"];
         let answer = ask(&manifests, backend, "10.244.1.99", "10.96.0.200:80", &more);
         assert_eq!(fate(&answer), left(verdict), "{backend}");
@@ -411,10 +414,18 @@ fn text_is_for_people_and_says_the_same() {
 #[test]
 fn the_way_names_what_decided() {
     let manifests = manifests(true);
-    for (backend, name) in [("nftables", "services"), ("iptables", "TELAIO-SERVICES")] {
+    for (backend, name) in [
+        ("nftables", "services"),
+        ("iptables", "TELAIO-SERVICES"),
+        ("ipvs", "TELAIO-CLUSTER-IP"),
+        ("ipvs", "virtual server TCP 10.96.0.10:80: rr"),
+    ] {
         let answer = ask(&manifests, backend, "203.0.113.5", "10.96.0.10:80", &[]);
         assert!(answer["via"].to_string().contains(name), "{backend}: {answer}");
     }
+    let more = ["--ipvs-scheduler=lc"];
+    let answer = ask(&manifests, "ipvs", "203.0.113.5", "10.96.0.10:80", &more);
+    assert!(answer["via"].to_string().contains("10.96.0.10:80: lc"), "{answer}");
 }
 
 #[test]
@@ -483,23 +494,25 @@ fn the_nodes_addresses_are_its_objects_or_else_the_machines() {
     }
 }
 
+/// One question of each kind, for a file.
+const QUESTIONS: [&str; 12] = [
+    r#"{"from":"10.244.1.99","to":"10.96.0.10:80"}"#,
+    r#"{"from":"203.0.113.5","to":"10.96.0.10:80"}"#,
+    r#"{"from":"203.0.113.5","to":"10.96.0.10:53","proto":"udp"}"#,
+    r#"{"from":"203.0.113.5","to":"192.168.50.11:30080"}"#,
+    r#"{"from":"192.168.50.11","to":"192.168.50.11:30053","proto":"udp"}"#,
+    r#"{"from":"10.244.1.20","to":"10.96.0.10:80"}"#,
+    r#"{"from":"203.0.113.5","to":"10.96.0.11:80"}"#,
+    r#"{"from":"203.0.113.5","to":"10.96.0.12:80"}"#,
+    r#"{"from":"203.0.113.5","to":"10.96.0.10:81"}"#,
+    r#"{"from":"2001:db8::5","to":"[fd00:10:96::10]:80"}"#,
+    r#"{"from":"2001:db8::5","to":"[fd00:50::11]:30053","proto":"udp"}"#,
+    r#"{"from":"203.0.113.5","to":"192.0.2.77:80"}"#,
+];
+
 #[test]
 fn the_live_rules_answer_as_the_compiled_ones() {
-    let lines: String = [
-        r#"{"from":"10.244.1.99","to":"10.96.0.10:80"}"#,
-        r#"{"from":"203.0.113.5","to":"10.96.0.10:80"}"#,
-        r#"{"from":"203.0.113.5","to":"10.96.0.10:53","proto":"udp"}"#,
-        r#"{"from":"203.0.113.5","to":"192.168.50.11:30080"}"#,
-        r#"{"from":"192.168.50.11","to":"192.168.50.11:30053","proto":"udp"}"#,
-        r#"{"from":"10.244.1.20","to":"10.96.0.10:80"}"#,
-        r#"{"from":"203.0.113.5","to":"10.96.0.11:80"}"#,
-        r#"{"from":"203.0.113.5","to":"10.96.0.12:80"}"#,
-        r#"{"from":"203.0.113.5","to":"10.96.0.10:81"}"#,
-        r#"{"from":"2001:db8::5","to":"[fd00:10:96::10]:80"}"#,
-        r#"{"from":"2001:db8::5","to":"[fd00:50::11]:30053","proto":"udp"}"#,
-        r#"{"from":"203.0.113.5","to":"192.0.2.77:80"}"#,
-    ]
-    .join("\n");
+    let lines = QUESTIONS.join("\n");
     let manifests = manifests(true);
     let flavors: [&[&str]; 3] = [
         &["--backend=nftables"],
@@ -536,6 +549,67 @@ fn the_live_rules_answer_as_the_compiled_ones() {
         let (live, compiled) = (ask(&["--kernel"]), ask(&[]));
         assert_eq!(live, compiled, "{flavor:?}");
         assert_eq!(live.len(), lines.lines().count(), "{flavor:?}");
+    }
+}
+
+#[test]
+fn the_live_ipvs_answers_as_the_compiled_one() -> Result<(), GuestError> {
+    guest::inside("the_live_ipvs_answers_as_the_compiled_one", || {
+        for args in [
+            "link set lo up",
+            "address add 192.168.50.11/32 dev lo",
+            "address add fd00:50::11/128 dev lo",
+        ] {
+            let ended = run(Command::new("ip").args(args.split(' ')));
+            assert_eq!(ended.code, Some(0), "ip {args}: {ended:?}");
+        }
+        let manifests = manifests(true);
+        let file = manifests.0.path().join("questions.jsonl");
+        std::fs::write(&file, QUESTIONS.join("\n")).unwrap();
+        let flags = ["--backend=ipvs", "--iptables-flavor=legacy", "--cluster-cidr=10.244.0.0/16"];
+        let ask = |more: &[&str]| {
+            let ended = run(telaio()
+                .args(["trace", &manifests.source(), "--node=node-a", "--batch"])
+                .arg(&file)
+                .args(flags)
+                .args(more));
+            assert_eq!(ended.code, Some(0), "{ended:?}");
+            answers(&ended).iter().map(fate).collect::<Vec<_>>()
+        };
+        let before = ask(&["--kernel"]);
+        assert!(before.iter().all(|it| *it == left("none")), "nothing is there yet: {before:?}");
+        let state = TempDir::new().unwrap();
+        let programmed = run(telaio()
+            .args(["run", &manifests.source(), "--node=node-a", "--once", "--state-dir"])
+            .arg(state.path())
+            .args(flags));
+        assert_eq!(programmed.code, Some(0), "{programmed:?}");
+        let (live, compiled) = (ask(&["--kernel"]), ask(&[]));
+        assert_eq!(live, compiled);
+        let verdicts: BTreeSet<&str> =
+            live.iter().filter_map(|it| it["verdict"].as_str()).collect();
+        assert_eq!(verdicts, ["dnat", "drop", "none", "reject"].into());
+    })
+}
+
+#[test]
+fn whether_the_kernel_has_ipvs_is_said() {
+    let namespace = Namespace::new("no-ipvs");
+    let ended = namespace.run(telaio().args([
+        "trace",
+        "--kernel",
+        "--backend=ipvs",
+        "--node=node-a",
+        "--output=json",
+        "--from=203.0.113.5",
+        "--to=10.96.0.10:80",
+    ]));
+    if namespace.0.run(|| Ipvs::open().unwrap().is_some()).unwrap() {
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert_eq!(fate(&serde_json::from_str(&ended.stdout).unwrap()), left("none"));
+    } else {
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{ended:?}");
+        assert!(ended.stderr.contains("this kernel has no IPVS"), "{ended:?}");
     }
 }
 

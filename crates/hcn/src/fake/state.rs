@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::{
-    Distribution, Endpoint, EndpointPolicy, Feature, Guid, IpConfiguration, LoadBalancer, LoadBalancerFlags,
-    MacAddress, Network, NetworkPolicy, ObjectKind, PROTOCOL_TCP, PROTOCOL_UDP, PolicyChange, Query, RawPolicy,
-    Reason, RequestType, SupportedFeatures,
+    Distribution, Endpoint, EndpointPolicy, Feature, Guid, IpConfiguration, LoadBalancer,
+    LoadBalancerFlags, MacAddress, Network, NetworkPolicy, ObjectKind, PROTOCOL_TCP, PROTOCOL_UDP,
+    PolicyChange, Query, RawPolicy, Reason, RequestType, SupportedFeatures,
 };
 
 /// Why something is refused, and what the error record says.
@@ -224,7 +224,9 @@ impl Objects {
 
     pub(super) fn load_balancer_ids(&self, query: &Query) -> Vec<Guid> {
         match query {
-            Query::Id(id) => self.load_balancers.get_key_value(id).map(|(id, _)| *id).into_iter().collect(),
+            Query::Id(id) => {
+                self.load_balancers.get_key_value(id).map(|(id, _)| *id).into_iter().collect()
+            }
             // They have neither a name nor a network.
             Query::Name(_) | Query::OnNetwork(_) => Vec::new(),
             Query::All => self.load_balancers.keys().copied().collect(),
@@ -269,7 +271,8 @@ impl Objects {
         check_features(&wanted, features)?;
         check_shape(&wanted)?;
         let frontends = self.frontends_of(&wanted)?;
-        if frontends.iter().any(|frontend| self.frontends.get(frontend).is_some_and(|by| *by != id)) {
+        if frontends.iter().any(|frontend| self.frontends.get(frontend).is_some_and(|by| *by != id))
+        {
             return Err(Reason::PortInUse.into());
         }
         wanted.id = Some(id);
@@ -339,7 +342,8 @@ fn check_features(wanted: &LoadBalancer, features: &SupportedFeatures) -> Result
     if wanted.flags.contains(LoadBalancerFlags::IPV6) && !features.has(Feature::Ipv6DualStack) {
         return Err(unsupported("no IPv6 in this version"));
     }
-    let affinity = wanted.port_mappings.iter().any(|p| p.distribution_type != Distribution::Connection);
+    let affinity =
+        wanted.port_mappings.iter().any(|p| p.distribution_type != Distribution::Connection);
     if affinity && !features.has(Feature::SessionAffinity) {
         return Err(unsupported("no session affinity in this version"));
     }

@@ -18,7 +18,8 @@ use windows_sys::core::{GUID, HRESULT, PCWSTR, PWSTR};
 use crate::{Call, HcnError, Hresult, ObjectKind, Operation, Reason};
 
 pub(super) type Enumerate = unsafe extern "system" fn(PCWSTR, *mut PWSTR, *mut PWSTR) -> HRESULT;
-pub(super) type Open = unsafe extern "system" fn(*const GUID, *mut *mut c_void, *mut PWSTR) -> HRESULT;
+pub(super) type Open =
+    unsafe extern "system" fn(*const GUID, *mut *mut c_void, *mut PWSTR) -> HRESULT;
 pub(super) type Create =
     unsafe extern "system" fn(*const GUID, PCWSTR, *mut *mut c_void, *mut PWSTR) -> HRESULT;
 pub(super) type CreateEndpoint = unsafe extern "system" fn(

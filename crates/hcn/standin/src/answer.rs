@@ -21,7 +21,7 @@ pub(crate) enum Wrong {
     /// Success, but there is none.
     Absent,
     /// JSON of another type.
-    WrongType,
+    OtherType,
     /// An object with nothing in it.
     Empty,
     /// Of another schema version.
@@ -43,7 +43,7 @@ const HALF_A_CHARACTER: u16 = 0xD800;
 pub(crate) fn units(document: &Value, wrong: Option<Wrong>) -> Option<Vec<u16>> {
     let text = match wrong {
         Some(Wrong::Unknown) => with_unknown(document).to_string(),
-        Some(Wrong::WrongType) => "42".to_owned(),
+        Some(Wrong::OtherType) => "42".to_owned(),
         Some(Wrong::Empty) => "{}".to_owned(),
         Some(Wrong::OtherVersion) => {
             let mut document = document.clone();

@@ -10,7 +10,7 @@ use crate::memory;
 use crate::state::{self, Callback, Function, Misbehaviour, State};
 
 /// What tests ask for.
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Deserialize)]
 enum Command {
     /// An empty one of this version; nothing is wrong.
     Reset { version: HnsVersion },

@@ -91,21 +91,19 @@ unsafe fn call<T>(
     // SAFETY: the caller's word; what is not filled in must not be read.
     unsafe { answer::put(record, None) };
     let wrong = state::with(|state| state.wrong(function, kind));
-    let asked = "a failure that the test asked for.";
-    // SAFETY: the caller's word, for each.
-    match wrong {
-        Some(Wrong::Code(code)) => {
-            return unsafe { answer::fail(record, Hresult(code), asked, None) };
-        }
+    let failure = match wrong {
+        Some(Wrong::Code(code)) => Some((code, None, code.cast_signed())),
         Some(Wrong::InvalidRecord(code)) => {
-            let invalid = Some(Wrong::InvalidUtf16);
-            return unsafe { answer::fail(record, Hresult(code), asked, invalid) };
+            Some((code, Some(Wrong::InvalidUtf16), code.cast_signed()))
         }
-        Some(Wrong::FailureInRecord) => {
-            unsafe { answer::fail(record, NOT_FOUND, asked, None) };
-            return 0;
-        }
-        _ => {}
+        Some(Wrong::FailureInRecord) => Some((NOT_FOUND.0, None, 0)),
+        _ => None,
+    };
+    if let Some((code, wrong, returned)) = failure {
+        let says = "a failure that the test asked for.";
+        // SAFETY: the caller's word.
+        unsafe { answer::fail(record, Hresult(code), says, wrong) };
+        return returned;
     }
     match act() {
         Ok(answer) => {
@@ -119,7 +117,12 @@ unsafe fn call<T>(
 
 /// # Safety
 /// The texts have an end and the places are writable.
-unsafe fn enumerate(kind: ObjectKind, query: PCWSTR, place: *mut PWSTR, record: *mut PWSTR) -> HRESULT {
+unsafe fn enumerate(
+    kind: ObjectKind,
+    query: PCWSTR,
+    place: *mut PWSTR,
+    record: *mut PWSTR,
+) -> HRESULT {
     let act = || {
         // SAFETY: the caller's word.
         let document = unsafe { document(query) }?;
@@ -160,7 +163,12 @@ fn read_query(document: &Value) -> Query {
 
 /// # Safety
 /// `id` is readable, the places are writable.
-unsafe fn open(kind: ObjectKind, id: *const GUID, place: *mut *mut c_void, record: *mut PWSTR) -> HRESULT {
+unsafe fn open(
+    kind: ObjectKind,
+    id: *const GUID,
+    place: *mut *mut c_void,
+    record: *mut PWSTR,
+) -> HRESULT {
     let act = || {
         // SAFETY: the caller's word.
         let id = unsafe { guid(id) };
@@ -235,7 +243,12 @@ unsafe fn create(
 
 /// # Safety
 /// The settings have an end, the place is writable.
-unsafe fn modify(kind: ObjectKind, handle: *const c_void, settings: PCWSTR, record: *mut PWSTR) -> HRESULT {
+unsafe fn modify(
+    kind: ObjectKind,
+    handle: *const c_void,
+    settings: PCWSTR,
+    record: *mut PWSTR,
+) -> HRESULT {
     let act = || {
         let id = opened(kind, handle)?;
         // SAFETY: the caller's word.
@@ -452,12 +465,12 @@ pub unsafe extern "system" fn HcnRegisterServiceCallback(
 /// Tells no more.
 #[unsafe(no_mangle)]
 pub unsafe extern "system" fn HcnUnregisterServiceCallback(handle: *const c_void) -> HRESULT {
-    state::with(|state| match state.callbacks.remove(&handle.addr()) {
-        Some(_) => 0,
-        None => {
-            state.strays += 1;
-            INVALID_HANDLE.0.cast_signed()
+    state::with(|state| {
+        if state.callbacks.remove(&handle.addr()).is_some() {
+            return 0;
         }
+        state.strays += 1;
+        INVALID_HANDLE.0.cast_signed()
     })
 }
 
@@ -476,8 +489,14 @@ pub unsafe extern "system" fn HNSCall(
     // SAFETY: the caller's word.
     unsafe {
         answer::put(place, None);
-        call(Function::Version, ObjectKind::Service, std::ptr::null_mut(), act, |document, wrong| {
-            answer::put(place, answer::units(&document, wrong).as_deref());
-        })
+        call(
+            Function::Version,
+            ObjectKind::Service,
+            std::ptr::null_mut(),
+            act,
+            |document, wrong| {
+                answer::put(place, answer::units(&document, wrong).as_deref());
+            },
+        )
     }
 }

@@ -52,7 +52,8 @@ struct Spy {
 
 #[repr(C)]
 struct SpyFunctions {
-    query_interface: unsafe extern "system" fn(*mut c_void, *const GUID, *mut *mut c_void) -> HRESULT,
+    query_interface:
+        unsafe extern "system" fn(*mut c_void, *const GUID, *mut *mut c_void) -> HRESULT,
     add_ref: unsafe extern "system" fn(*mut c_void) -> u32,
     release: unsafe extern "system" fn(*mut c_void) -> u32,
     pre_alloc: unsafe extern "system" fn(*mut c_void, usize) -> usize,

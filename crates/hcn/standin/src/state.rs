@@ -128,7 +128,8 @@ pub(crate) fn enter(function: Function, kind: ObjectKind) {
     });
     if held {
         let guard = lock();
-        let is_held = |state: &mut Option<State>| state.as_ref().is_some_and(|state| state.held.is_some());
+        let is_held =
+            |state: &mut Option<State>| state.as_ref().is_some_and(|state| state.held.is_some());
         drop(RELEASED.wait_timeout_while(guard, HOLD_MAX, is_held));
         with(|state| state.waiting = state.waiting.saturating_sub(1));
     }

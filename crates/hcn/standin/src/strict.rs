@@ -58,11 +58,14 @@ const CHANGE: &[Member] = &[
 
 /// Checks the settings of a create call.
 pub(crate) fn settings(kind: ObjectKind, document: &Value) -> Result<(), String> {
-    members(document, match kind {
-        ObjectKind::Network => NETWORK,
-        ObjectKind::Endpoint => ENDPOINT,
-        _ => LOAD_BALANCER,
-    })
+    members(
+        document,
+        match kind {
+            ObjectKind::Network => NETWORK,
+            ObjectKind::Endpoint => ENDPOINT,
+            _ => LOAD_BALANCER,
+        },
+    )
 }
 
 /// Checks the settings of a modify call: load balancers take their whole document.
@@ -77,7 +80,9 @@ pub(crate) fn query(document: &Value) -> Result<(), String> {
 
 fn members(document: &Value, allowed: &[Member]) -> Result<(), String> {
     let object = document.as_object().ok_or("not an object")?;
-    if let Some(unknown) = object.keys().find(|name| !allowed.iter().any(|(known, ..)| known == name)) {
+    if let Some(unknown) =
+        object.keys().find(|name| !allowed.iter().any(|(known, ..)| known == name))
+    {
         return Err(format!("{unknown} is not in the schema"));
     }
     for (name, required, check) in allowed {
@@ -116,11 +121,15 @@ fn is_ip(value: &Value) -> bool {
 }
 
 fn is_mac(value: &Value) -> bool {
-    value.as_str().is_some_and(|text| text.parse::<MacAddress>().is_ok_and(|mac| mac.to_string() == text))
+    value
+        .as_str()
+        .is_some_and(|text| text.parse::<MacAddress>().is_ok_and(|mac| mac.to_string() == text))
 }
 
 fn is_prefix(value: &Value) -> bool {
-    let Some((ip, length)) = value.as_str().and_then(|text| text.split_once('/')) else { return false };
+    let Some((ip, length)) = value.as_str().and_then(|text| text.split_once('/')) else {
+        return false;
+    };
     let (Ok(ip), Ok(length)) = (ip.parse::<IpAddr>(), length.parse::<u8>()) else { return false };
     length <= if ip.is_ipv4() { 32 } else { 128 }
 }
@@ -142,21 +151,29 @@ fn is_v2(value: &Value) -> bool {
 }
 
 fn is_network_type(value: &Value) -> bool {
-    is_one_of(value, &["NAT", "ICS", "Transparent", "L2Bridge", "L2Tunnel", "Overlay", "Private", "Internal"])
+    is_one_of(
+        value,
+        &["NAT", "ICS", "Transparent", "L2Bridge", "L2Tunnel", "Overlay", "Private", "Internal"],
+    )
 }
 
 fn are_policies(value: &Value) -> bool {
-    are(value, |policy| is(policy, &[("Type", true, is_text), ("Settings", false, Value::is_object)]))
+    are(value, |policy| {
+        is(policy, &[("Type", true, is_text), ("Settings", false, Value::is_object)])
+    })
 }
 
 fn is_dns(value: &Value) -> bool {
     let list: Check = |value| are(value, is_text);
-    is(value, &[
-        ("Suffix", false, is_text),
-        ("Search", false, list),
-        ("ServerList", false, list),
-        ("Options", false, list),
-    ])
+    is(
+        value,
+        &[
+            ("Suffix", false, is_text),
+            ("Search", false, list),
+            ("ServerList", false, list),
+            ("Options", false, list),
+        ],
+    )
 }
 
 fn is_mac_pool(value: &Value) -> bool {
@@ -168,46 +185,61 @@ fn is_mac_pool(value: &Value) -> bool {
 
 fn are_routes(value: &Value) -> bool {
     are(value, |route| {
-        is(route, &[
-            ("NextHop", false, is_ip),
-            ("DestinationPrefix", true, is_prefix),
-            ("Metric", false, |v| is_up_to(v, 65535)),
-        ])
+        is(
+            route,
+            &[
+                ("NextHop", false, is_ip),
+                ("DestinationPrefix", true, is_prefix),
+                ("Metric", false, |v| is_up_to(v, 65535)),
+            ],
+        )
     })
 }
 
 fn are_ipams(value: &Value) -> bool {
     are(value, |ipam| {
-        is(ipam, &[
-            ("Type", false, |v| is_one_of(v, &["Static", "DHCP"])),
-            ("Subnets", true, |v| {
-                are(v, |subnet| {
-                    is(subnet, &[
-                        ("IpAddressPrefix", true, is_prefix),
-                        ("Policies", false, are_policies),
-                        ("Routes", false, are_routes),
-                    ])
-                })
-            }),
-        ])
+        is(
+            ipam,
+            &[
+                ("Type", false, |v| is_one_of(v, &["Static", "DHCP"])),
+                ("Subnets", true, |v| {
+                    are(v, |subnet| {
+                        is(
+                            subnet,
+                            &[
+                                ("IpAddressPrefix", true, is_prefix),
+                                ("Policies", false, are_policies),
+                                ("Routes", false, are_routes),
+                            ],
+                        )
+                    })
+                }),
+            ],
+        )
     })
 }
 
 fn are_ip_configurations(value: &Value) -> bool {
     are(value, |configuration| {
-        is(configuration, &[("IpAddress", true, is_ip), ("PrefixLength", false, |v| is_up_to(v, 128))])
+        is(
+            configuration,
+            &[("IpAddress", true, is_ip), ("PrefixLength", false, |v| is_up_to(v, 128))],
+        )
     })
 }
 
 fn are_port_mappings(value: &Value) -> bool {
     are(value, |mapping| {
-        is(mapping, &[
-            ("Protocol", true, |v| is_up_to(v, 255)),
-            ("InternalPort", true, is_port),
-            ("ExternalPort", true, is_port),
-            ("DistributionType", false, |v| is_up_to(v, 2)),
-            ("Flags", false, is_flags),
-        ])
+        is(
+            mapping,
+            &[
+                ("Protocol", true, |v| is_up_to(v, 255)),
+                ("InternalPort", true, is_port),
+                ("ExternalPort", true, is_port),
+                ("DistributionType", false, |v| is_up_to(v, 2)),
+                ("Flags", false, is_flags),
+            ],
+        )
     })
 }
 

@@ -352,13 +352,26 @@ impl Syncer for IptablesSyncer {
         self.watch.begin();
         let view = View { before: &self.services, changes: &self.unsettled };
         let chains = self.watch.suspected_chains().filter(|_| kind == SyncKind::Drift);
-        let outcome = sync_families(&mut self.families, kind, chains.as_ref(), view);
-        self.watch.end(SyncEnd {
+        let mended = match &chains {
+            Some(chains) => mend_chains(&mut self.families, chains, view),
+            None => Ok(None),
+        };
+        let as_before = matches!(mended, Ok(Some(_)));
+        let outcome = match mended.transpose() {
+            Some(outcome) => outcome,
+            None => sync_families(&mut self.families, kind, view),
+        };
+        let end = SyncEnd {
             succeeded: outcome.is_ok(),
             compared: kind != SyncKind::Changes,
             commits: self.commits() - commits,
             took: started.elapsed(),
-        });
+        };
+        if as_before {
+            self.watch.end_as_before(end);
+        } else {
+            self.watch.end(end);
+        }
         for (key, change) in &self.unsettled {
             match change {
                 Some(entry) => drop(self.services.insert(key.clone(), entry.clone())),
@@ -379,27 +392,36 @@ impl Syncer for IptablesSyncer {
     }
 }
 
+/// Mends just these chains; `None` if it takes more than that.
+fn mend_chains(
+    families: &mut [Iptables],
+    chains: &BTreeSet<ChainAt>,
+    view: View<'_>,
+) -> Result<Option<SyncReport>, ApplyError> {
+    let mut report = SyncReport::default();
+    for family in families {
+        let its = chains.iter().filter(|it| it.family == family.family());
+        let its = its.map(|it| (it.table, it.chain.as_str())).collect();
+        match family.mend_chains(&its, view)? {
+            Some(one) => report = report.plus(one),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(report))
+}
+
 /// Syncs all families at once: each is a program of its own to wait for. One that fails does not stop
 /// another.
 fn sync_families(
     families: &mut [Iptables],
     kind: SyncKind,
-    chains: Option<&BTreeSet<ChainAt>>,
     view: View<'_>,
 ) -> Result<SyncReport, ApplyError> {
-    let sync = |family: &mut Iptables| match chains {
-        Some(chains) => {
-            let its = chains.iter().filter(|it| it.family == family.family());
-            family.sync_chains(&its.map(|it| (it.table, it.chain.as_str())).collect(), view)
-        }
-        None => family.sync(kind, view),
-    };
-    let sync = &sync;
     let outcomes = std::thread::scope(|scope| {
         let Some((first, others)) = families.split_first_mut() else { return Vec::new() };
         let others: Vec<_> =
-            others.iter_mut().map(|family| scope.spawn(move || sync(family))).collect();
-        let mut outcomes = vec![sync(first)];
+            others.iter_mut().map(|family| scope.spawn(move || family.sync(kind, view))).collect();
+        let mut outcomes = vec![first.sync(kind, view)];
         outcomes.extend(others.into_iter().map(|thread| {
             // A panic is the sync loop's to handle, wherever it happened.
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

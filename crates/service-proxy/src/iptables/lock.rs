@@ -8,7 +8,9 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
@@ -22,6 +24,27 @@ const BUFFER_BYTES: usize = 4096;
 pub(crate) trait LockUses: Send {
     /// How often since the last time, at least: uses right after each other may look like one.
     fn take(&mut self) -> u64;
+
+    /// What rings when there is something to take.
+    fn bell(&self) -> Option<Bell> {
+        None
+    }
+}
+
+/// Rings when the lock was used.
+#[derive(Debug)]
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    /// Waits for it, but no longer than this.
+    pub(crate) fn wait(&self, time_max: Duration) {
+        let mut rings = [PollFd::new(&self.0, PollFlags::IN)];
+        let time_max = Timespec::try_from(time_max).ok();
+        if poll(&mut rings, time_max.as_ref()).is_err() {
+            // Interrupted; or it cannot be waited for, and then we must not run in circles.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
 /// The lock of iptables-legacy.
@@ -52,7 +75,9 @@ impl LockFile {
 
     fn watch(&mut self) -> Result<(), Errno> {
         // Attributes change when the file is removed, and then another one takes its place.
-        let flags = WatchFlags::CLOSE | WatchFlags::ATTRIB;
+        // Opening is of no interest, but keeps two closings apart: the kernel tells the same thing
+        // twice only if there is another between.
+        let flags = WatchFlags::OPEN | WatchFlags::CLOSE | WatchFlags::ATTRIB;
         let outcome = inotify::add_watch(&self.notices, &self.path, flags);
         self.watched = outcome.is_ok();
         outcome.map(drop)
@@ -60,6 +85,10 @@ impl LockFile {
 }
 
 impl LockUses for LockFile {
+    fn bell(&self) -> Option<Bell> {
+        self.notices.try_clone().ok().map(Bell)
+    }
+
     fn take(&mut self) -> u64 {
         let mut uses = 0;
         if !self.watched {
@@ -100,7 +129,9 @@ mod tests {
         let held = File::open(&path).unwrap();
         assert_eq!(lock.take(), 0, "what is changed under the lock is not there yet");
         drop(held);
-        assert_eq!(lock.take(), 1);
+        drop(File::open(&path).unwrap());
+        lock.bell().unwrap().wait(Duration::from_mins(1));
+        assert_eq!(lock.take(), 2);
         assert_eq!(lock.take(), 0);
     }
 

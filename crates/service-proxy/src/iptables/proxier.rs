@@ -193,19 +193,19 @@ impl Iptables {
     }
 
     /// Writes anew what stands in these chains, which somebody else has changed, and nothing else: the
-    /// rest is taken to be as we left it. Where they are not just services' own chains, or nothing is
-    /// known, it is a sync of kind [`Drift`](SyncKind::Drift).
-    pub fn sync_chains(
+    /// rest is taken to be as we left it. `None`, and nothing is done, if that cannot be: they are not
+    /// just services' own chains, services changed, or nothing is known.
+    pub fn mend_chains(
         &mut self,
         chains: &BTreeSet<(Table, &str)>,
         view: View<'_>,
-    ) -> Result<SyncReport, ApplyError> {
+    ) -> Result<Option<SyncReport>, ApplyError> {
         let ours: BTreeSet<(Table, &str)> =
             chains.iter().filter(|(_, chain)| self.keeper.owner.owns(chain)).copied().collect();
         // Our jumps are in the kernel's own chains, which have no name here.
         let simple = chains.iter().all(|(_, chain)| !chain.is_empty()) && view.changes.is_empty();
         if !simple || !self.keeper.is_known() {
-            return self.sync(SyncKind::Drift, view);
+            return Ok(None);
         }
         let mut restore = Restore::new(self.keeper.limits());
         let mut report = SyncReport::default();
@@ -218,7 +218,7 @@ impl Iptables {
             }
         }
         if report.updated != ours.len() {
-            return self.sync(SyncKind::Drift, view);
+            return Ok(None);
         }
         self.keeper.begin();
         self.keeper.restore(&restore)?;
@@ -229,7 +229,7 @@ impl Iptables {
             let what = what.join(", ");
             tracing::warn!(%family, what, "somebody else changed chains of ours; mended");
         }
-        Ok(report)
+        Ok(Some(report))
     }
 
     /// Reads everything, keeps what is right and mends the rest.

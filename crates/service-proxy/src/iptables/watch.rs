@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use telaio_reconcile::SyncHandle;
 
-use super::lock::LockUses;
+use super::lock::{Bell, LockUses};
 
 mod probes;
 
@@ -42,7 +42,7 @@ const LOCK_REST_MAX: Duration = Duration::from_millis(800);
 /// Comparing all rules because of a suspicion takes at most one part in so many of the time.
 const COMPARE_SHARE: u32 = 10;
 /// But so many comparisons may follow each other at once: who breaks rules seldom does it only once.
-const COMPARE_BURST: u32 = 5;
+const COMPARE_BURST: u32 = 8;
 /// How long after a change a program may still hold the lock: what was read so shortly before a use
 /// ended may have its change in it.
 const LOCK_HELD_MAX: Duration = Duration::from_millis(500);
@@ -69,12 +69,16 @@ struct WatchState {
     lock: Option<Box<dyn LockUses>>,
     /// Somebody else has let go of the lock since the rules were last read.
     lock_used: bool,
+    /// How often the lock was let go since the sync that runs began.
+    uses_in_sync: u64,
     /// What it was after the last sync.
     seen: Option<u64>,
     /// What it was when the sync that runs began.
     at_begin: Option<u64>,
     /// Counts beginnings and ends of syncs.
     epoch: u64,
+    /// Counts syncs after which other rules than before may be in the kernel.
+    content: u64,
     syncing: bool,
     /// Rules are in the kernel that somebody could change.
     live: bool,
@@ -94,9 +98,11 @@ impl Watch {
             cheap,
             lock,
             lock_used: false,
+            uses_in_sync: 0,
             seen: None,
             at_begin: None,
             epoch: 0,
+            content: 0,
             syncing: false,
             live: false,
             suspicion: Suspicion::None,
@@ -116,9 +122,9 @@ impl Watch {
         state.look_at_lock();
         // What our own change does hides what somebody else's did.
         let hidden = std::mem::take(&mut state.lock_used);
-        let live = state.live;
-        state.suspect_if(live && hidden);
+        state.suspect_if(hidden);
         state.at_begin = state.read();
+        state.uses_in_sync = 0;
         state.syncing = true;
         state.epoch += 1;
     }
@@ -126,27 +132,23 @@ impl Watch {
     /// It has ended.
     pub(crate) fn end(&self, end: SyncEnd) {
         let mut state = self.state.lock();
-        let now = state.read();
-        if end.compared {
-            state.asked = false;
-            state.compared = Some(Instant::now());
-            state.compare_cost = end.took;
-            if end.succeeded {
-                state.suspicion = Suspicion::None;
-            }
-        }
-        let counts = state.cheap.as_ref().is_some_and(|probe| probe.counts_transactions());
-        let predicted = state.at_begin.map(|before| before + end.commits);
-        // Somebody else was at it meanwhile.
-        state.suspect_if(counts && end.succeeded && now != predicted);
-        // Each of our transactions takes the lock once. We have waited for the programs' ends, so
-        // whatever they did is told by now.
-        let uses = state.lock_uses();
-        state.suspect_if(end.succeeded && uses > end.commits);
-        state.seen = now;
-        state.live |= end.succeeded;
-        state.syncing = false;
-        state.epoch += 1;
+        let caused = end.compared && state.suspicion != Suspicion::None;
+        state.end(end);
+        state.content += 1;
+        // Who changes rules may do it again between our reading and our writing, and what we write
+        // hides it. Those that count tell; else only a look that finds nothing to do is the last.
+        let told = state.counts();
+        state.suspect_if(caused && end.succeeded && end.commits > 0 && !told);
+    }
+
+    /// It has ended, and has done no more than to write anew the chains that were suspected: the
+    /// rules should be what they were before somebody changed them.
+    pub(crate) fn end_as_before(&self, end: SyncEnd) {
+        let mut state = self.state.lock();
+        state.end(end);
+        // Looked at, that is; there is something from before to compare with.
+        state.suspicion = if end.succeeded { Suspicion::None } else { Suspicion::Everything };
+        state.lock_used = true;
     }
 
     /// The chains that somebody else has changed, if it is known to be just those.
@@ -165,9 +167,10 @@ impl Watch {
     ) -> io::Result<Watcher> {
         let watch = Arc::clone(self);
         let mut thorough = thorough;
+        let bell = self.state.lock().lock.as_ref().and_then(|lock| lock.bell());
         let thread =
             std::thread::Builder::new().name("telaio-drift".to_owned()).spawn(move || {
-                while watch.wait() {
+                while watch.wait(bell.as_ref()) {
                     if watch.should_compare(thorough.as_mut()) {
                         handle.drift_suspected();
                     }
@@ -176,8 +179,12 @@ impl Watch {
         Ok(Watcher { watch: Arc::clone(self), thread: Some(thread) })
     }
 
-    /// Waits for the next look; `false` when it is time to stop.
-    fn wait(&self) -> bool {
+    /// Waits for the next look, or until the lock is used; `false` when it is time to stop.
+    fn wait(&self, bell: Option<&Bell>) -> bool {
+        if let Some(bell) = bell {
+            bell.wait(LOOK_PERIOD);
+            return !self.state.lock().stop;
+        }
         let mut state = self.state.lock();
         if !state.stop {
             self.stopped.wait_for(&mut state, LOOK_PERIOD);
@@ -187,13 +194,14 @@ impl Watch {
 
     fn should_compare(&self, thorough: Option<&mut Thorough>) -> bool {
         let mut state = self.state.lock();
+        // In any case: uses right after each other look like one, unless they are counted at once.
+        state.look_at_lock();
         if state.syncing || !state.live {
             return false;
         }
         state.look();
-        state.look_at_lock();
-        let epoch = state.epoch;
-        let known = thorough.as_ref().is_some_and(|it| it.knew(epoch));
+        let (epoch, content) = (state.epoch, state.content);
+        let known = thorough.as_ref().is_some_and(|it| it.knew(content));
         if state.lock_used && !known {
             // There is nothing from before it to compare with.
             state.lock_used = false;
@@ -205,7 +213,7 @@ impl Watch {
             let because_of_lock = std::mem::take(&mut state.lock_used);
             // It takes its time, and no sync should wait for it.
             drop(state);
-            let found = thorough.look(epoch, because_of_lock);
+            let found = thorough.look(content, because_of_lock);
             state = self.state.lock();
             if state.epoch == epoch {
                 state.suspicion.add(found);
@@ -243,7 +251,43 @@ impl WatchState {
     }
 
     fn look_at_lock(&mut self) {
-        self.lock_used |= self.lock_uses() > 0;
+        let uses = self.lock_uses();
+        if self.syncing {
+            self.uses_in_sync += uses;
+        } else {
+            self.lock_used |= self.live && uses > 0;
+        }
+    }
+
+    fn counts(&self) -> bool {
+        self.cheap.as_ref().is_some_and(|probe| probe.counts_transactions())
+    }
+
+    fn end(&mut self, end: SyncEnd) {
+        let now = self.read();
+        if end.compared {
+            self.asked = false;
+            self.compared = Some(Instant::now());
+            self.compare_cost = end.took;
+            if end.succeeded {
+                self.suspicion = Suspicion::None;
+            }
+        }
+        let predicted = match self.at_begin {
+            Some(before) if self.counts() => Some(before + end.commits),
+            before if end.commits == 0 => before,
+            _ => now,
+        };
+        // Somebody else was at it meanwhile.
+        self.suspect_if(end.succeeded && now != predicted);
+        // Each of our transactions takes the lock once. We have waited for the programs' ends, so
+        // whatever they did is told by now.
+        self.look_at_lock();
+        self.suspect_if(end.succeeded && self.uses_in_sync > end.commits);
+        self.seen = now;
+        self.live |= end.succeeded;
+        self.syncing = false;
+        self.epoch += 1;
     }
 
     fn look(&mut self) {
@@ -271,9 +315,9 @@ impl Suspicion {
     }
 }
 
-/// What was read first after a sync.
+/// What was read first after a sync that may have changed it.
 struct Seen {
-    epoch: u64,
+    content: u64,
     at: Instant,
     /// `None`: it could not be read.
     numbers: Option<Vec<u64>>,
@@ -297,9 +341,10 @@ impl Thorough {
         Self { probe, seen: None, due: now, due_for_lock: now, period_min }
     }
 
-    /// It was used since the sync of this epoch, and before whoever uses the lock changed anything.
-    fn knew(&self, epoch: u64) -> bool {
-        self.seen.as_ref().is_some_and(|it| it.epoch == epoch && it.at.elapsed() >= LOCK_HELD_MAX)
+    /// It has read this content, and before whoever uses the lock changed anything.
+    fn knew(&self, content: u64) -> bool {
+        let settled = |it: &Seen| it.content == content && it.at.elapsed() >= LOCK_HELD_MAX;
+        self.seen.as_ref().is_some_and(settled)
     }
 
     fn is_due(&self, lock_used: bool) -> bool {
@@ -307,10 +352,10 @@ impl Thorough {
         now >= self.due || (lock_used && now >= self.due_for_lock)
     }
 
-    /// What is not as it was at first since the sync of this epoch; at first, nothing is.
-    fn look(&mut self, epoch: u64, because_of_lock: bool) -> Suspicion {
+    /// What is not as it was when this content was read first; the first time nothing is.
+    fn look(&mut self, content: u64, because_of_lock: bool) -> Suspicion {
         let started = Instant::now();
-        let before = self.seen.as_ref().filter(|it| it.epoch == epoch);
+        let before = self.seen.as_ref().filter(|it| it.content == content);
         let numbers_before = before.and_then(|it| it.numbers.as_deref());
         let now = self.probe.read(numbers_before);
         let ended = Instant::now();
@@ -321,7 +366,7 @@ impl Thorough {
         }
         if before.is_none() {
             let numbers = now.map(|now| now.numbers);
-            self.seen = Some(Seen { epoch, at: ended, numbers });
+            self.seen = Some(Seen { content, at: ended, numbers });
             return Suspicion::None;
         }
         match now {
@@ -428,7 +473,7 @@ mod tests {
         watch.end(end);
     }
 
-    const COMPARED: SyncEnd = SyncEnd { compared: true, ..SYNC };
+    const COMPARED: SyncEnd = SyncEnd { compared: true, commits: 0, ..SYNC };
 
     /// Lets it read what is there after a sync, a while ago.
     fn settle(watch: &Watch, thorough: &mut Thorough) {
@@ -449,9 +494,19 @@ mod tests {
         assert!(watch.should_compare(Some(&mut thorough)));
         watch.begin();
         assert_eq!(watch.suspected_chains(), Some(BTreeSet::from([second_chain()])));
-        watch.end(COMPARED);
+        content.store(1, Ordering::SeqCst);
+        watch.end_as_before(COMPARED);
         assert_eq!(watch.suspected_chains(), None);
-        settle(&watch, &mut thorough);
+        // What was there before is known still, and that it is there again is looked at.
+        thorough.due_for_lock = Instant::now();
+        assert!(!watch.should_compare(Some(&mut thorough)));
+        content.store(3, Ordering::SeqCst);
+        uses.store(1, Ordering::SeqCst);
+        thorough.due_for_lock = Instant::now();
+        assert!(watch.should_compare(Some(&mut thorough)), "broken again");
+        watch.begin();
+        content.store(1, Ordering::SeqCst);
+        watch.end_as_before(COMPARED);
         // Somebody in another namespace.
         uses.store(1, Ordering::SeqCst);
         thorough.due_for_lock = Instant::now();
@@ -489,6 +544,30 @@ mod tests {
         sync(&watch, SYNC);
         assert!(watch.should_compare(Some(&mut thorough)), "before a sync of ours");
         assert_eq!(watch.suspected_chains(), None, "not only some chains");
+    }
+
+    #[test]
+    fn after_a_repair_everything_is_compared_until_there_is_nothing_to_do() {
+        let (watch, _, content, mut thorough) = legacy();
+        sync(&watch, SYNC);
+        settle(&watch, &mut thorough);
+        content.store(2, Ordering::SeqCst);
+        thorough.due = Instant::now();
+        assert!(watch.should_compare(Some(&mut thorough)));
+        sync(&watch, SyncEnd { commits: 1, ..COMPARED });
+        assert!(watch.should_compare(None), "somebody may have been faster than we");
+        sync(&watch, COMPARED);
+        assert!(!watch.should_compare(None));
+    }
+
+    #[test]
+    fn a_size_that_changes_in_a_sync_without_changes_of_ours_is_suspicious() {
+        let (watch, number) = watch(false);
+        sync(&watch, SYNC);
+        watch.begin();
+        number.store(3, Ordering::SeqCst);
+        watch.end(COMPARED);
+        assert!(watch.should_compare(None));
     }
 
     #[test]

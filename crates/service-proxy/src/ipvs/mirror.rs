@@ -262,19 +262,11 @@ impl Mirror {
         let (mut seen, mut anothers) = (BTreeSet::new(), BTreeSet::new());
         for snapshot in found {
             let key = snapshot.server.frontend;
-            let is_wanted = self.servers.get(&key).is_some_and(|state| state.wanted.is_some());
-            if !on_record.contains_key(&record(&key)) {
-                if !is_wanted {
-                    continue;
-                }
-                let is_anothers = !adopt(&key);
-                let state = self.servers.entry(key).or_default();
-                if is_anothers && !state.is_anothers {
-                    let server = ServerName(&key);
-                    tracing::warn!(%server, "is a virtual server of somebody else; it is left alone");
-                }
-                state.is_anothers = is_anothers;
-                if is_anothers {
+            // One that we have made ourselves is ours, even if its record is gone.
+            let is_made = self.servers.get(&key).is_some_and(|state| state.present.is_some());
+            if !is_made && !on_record.contains_key(&record(&key)) {
+                let is_wanted = self.servers.get(&key).is_some_and(|state| state.wanted.is_some());
+                if !is_wanted || !adopt(&key) {
                     anothers.insert(key);
                     continue;
                 }
@@ -295,8 +287,13 @@ impl Mirror {
             self.servers.keys().filter(|it| !seen.contains(it)).copied().collect();
         for key in gone {
             let Some(state) = self.servers.get_mut(&key) else { continue };
+            let is_anothers = anothers.contains(&key);
+            if is_anothers && !state.is_anothers && state.wanted.is_some() {
+                let server = ServerName(&key);
+                tracing::warn!(%server, "is a virtual server of somebody else; it is left alone");
+            }
             // Where another's is gone, ours can be.
-            state.is_anothers = anothers.contains(&key);
+            state.is_anothers = is_anothers;
             if state.present.take().is_some() {
                 drift.missing.push(Thing::Server(key));
                 for endpoint in state.endpoints.values_mut() {
@@ -306,6 +303,7 @@ impl Mirror {
             if state.wanted.is_none() || !state.is_settled() {
                 self.touch_server(key);
             }
+            self.note_leaving(&key);
         }
     }
 
@@ -522,6 +520,8 @@ impl Mirror {
     pub fn bound<'a>(&mut self, addresses: impl IntoIterator<Item = &'a IpAddr>, present: bool) {
         for ip in addresses {
             self.addresses.entry(*ip).or_default().present = present;
+            // What the set says of it may be dated.
+            self.touch_address(*ip);
         }
     }
 

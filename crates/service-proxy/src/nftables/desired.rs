@@ -36,7 +36,8 @@ type Compiled = Box<[Option<Vec<(Key, Item)>>; Rank::ALL.len()]>;
 #[derive(Debug)]
 struct Entry {
     service: ServiceEndpoints,
-    ways: Box<[(IpFamily, Way)]>,
+    /// Shared with the neighbour's where they are the same, as they mostly are.
+    ways: Arc<[(IpFamily, Way)]>,
     /// What was compiled to learn which ways it leads, until all of it is taken.
     compiled: Mutex<Option<Compiled>>,
 }
@@ -131,6 +132,8 @@ pub struct Desired {
     localhost: LocalhostPorts,
     services: BTreeMap<ObjectKey, Entry>,
     ways: Ways,
+    /// Those of the service that came last.
+    last_ways: Arc<[(IpFamily, Way)]>,
 }
 
 impl Desired {
@@ -140,7 +143,7 @@ impl Desired {
         for way in compile::ready_ways(&config.families) {
             ways.add(&way);
         }
-        Self { config, node, localhost, services: BTreeMap::new(), ways }
+        Self { config, node, localhost, services: BTreeMap::new(), ways, last_ways: Arc::default() }
     }
 
     /// What the cluster says about the node.
@@ -199,7 +202,7 @@ impl Desired {
             }
             None => self.services.remove(key),
         };
-        for way in before.iter().flat_map(|before| &before.ways) {
+        for way in before.iter().flat_map(|before| before.ways.iter()) {
             changed |= self.ways.remove(way);
         }
         changed
@@ -208,9 +211,12 @@ impl Desired {
     /// A service with the ways that it leads from now on; tells whether nobody led some of them.
     fn compile_entry(&mut self, service: ServiceEndpoints) -> (Entry, bool) {
         let CompiledService { items, ways } = self.compile_service(&service);
-        let ways = ways.into_boxed_slice();
+        if *self.last_ways != *ways {
+            self.last_ways = ways.into();
+        }
+        let ways = Arc::clone(&self.last_ways);
         let mut is_news = false;
-        for way in &ways {
+        for way in ways.iter() {
             is_news |= self.ways.add(way);
         }
         let compiled = Mutex::new(Some(Box::new(items.map(Some))));

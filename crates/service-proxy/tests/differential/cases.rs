@@ -10,7 +10,7 @@ use crate::make::{endpoint, ip, packet, port, service, slice};
 use crate::oracle::{Backend, expect};
 use crate::world::{NODE, World};
 
-const BOTH: [Backend; 2] = [Backend::Nftables, Backend::Iptables];
+const ALL: [Backend; 3] = [Backend::Nftables, Backend::Iptables, Backend::Ipvs];
 
 /// A cluster whose pods are 10.244.0.0/16.
 fn world(services: Vec<Service>, slices: Vec<EndpointSlice>) -> World {
@@ -20,10 +20,10 @@ fn world(services: Vec<Service>, slices: Vec<EndpointSlice>) -> World {
     world
 }
 
-/// Both backends do what the contract says. Gives what they do.
-fn as_expected(world: &World, packet: &Packet) -> [Trace; 2] {
+/// All backends do what the contract says. Gives what they do.
+fn as_expected(world: &World, packet: &Packet) -> [Trace; 3] {
     let rules = world.rules();
-    BOTH.map(|backend| {
+    ALL.map(|backend| {
         let answer = rules.trace(backend, packet);
         let expected = expect(world, backend, packet);
         assert!(
@@ -58,13 +58,13 @@ fn addresses_of_a_family_without_a_cluster_address_are_left_alone() {
         // The node's own port 80 is none of this service's business.
         for to in ["192.168.50.11:80", "192.0.2.1:80"] {
             let answers = as_expected(&world, &packet("203.0.113.5", to));
-            assert_eq!(verdicts(&answers), [Verdict::None; 2], "{to}");
+            assert_eq!(verdicts(&answers), [Verdict::None; 3], "{to}");
         }
     }
 }
 
 #[test]
-fn both_backends_give_a_contested_place_to_the_same_service() {
+fn all_backends_give_a_contested_place_to_the_same_service() {
     let mut first = service("a", &["10.96.0.1"]);
     first.external_ips = vec![ip("10.96.0.2")];
     let second = service("b", &["10.96.0.2"]);
@@ -73,8 +73,9 @@ fn both_backends_give_a_contested_place_to_the_same_service() {
         slice("b", &[""], vec![endpoint(ip("10.244.1.12"), Some(NODE))]),
     ];
     let world = world(vec![first, second], slices);
-    let [nftables, iptables] = as_expected(&world, &packet("203.0.113.5", "10.96.0.2:80"));
+    let [nftables, iptables, ipvs] = as_expected(&world, &packet("203.0.113.5", "10.96.0.2:80"));
     assert_eq!(nftables.endpoints, iptables.endpoints);
+    assert_eq!(nftables.endpoints, ipvs.endpoints);
 }
 
 #[test]
@@ -93,9 +94,10 @@ fn source_ranges_of_a_service_that_does_not_have_the_place_keep_nobody_out() {
     ];
     let world = world(vec![first, second], slices);
     let answers = as_expected(&world, &packet("203.0.113.5", "192.0.2.1:80"));
-    // One service's answer or the other's, and the same with both backends.
+    // One service's answer or the other's, and the same with all backends.
     assert_eq!(answers[0].endpoints, answers[1].endpoints);
-    assert_eq!(verdicts(&answers), [Verdict::Dnat; 2]);
+    assert_eq!(answers[0].endpoints, answers[2].endpoints);
+    assert_eq!(verdicts(&answers), [Verdict::Dnat; 3]);
 }
 
 #[test]
@@ -114,7 +116,7 @@ fn node_ports_on_loopback_are_served_where_no_other_address_serves_them() {
         as_expected(&world, &packet);
     }
     let answers = as_expected(&world, &packet("203.0.113.5", "192.168.50.11:30080"));
-    assert_eq!(verdicts(&answers), [Verdict::None; 2]);
+    assert_eq!(verdicts(&answers), [Verdict::None; 3]);
 }
 
 #[test]
@@ -134,7 +136,7 @@ fn an_endpoint_in_two_slices_serves_the_ports_of_both() {
     third.key.name = "web-v6-more".into();
     let world = world(vec![web], vec![first, second, third]);
     let answers = as_expected(&world, &packet("2001:db8::5", "[fd00:10:96::1]:80"));
-    assert_eq!(verdicts(&answers), [Verdict::Dnat; 2]);
+    assert_eq!(verdicts(&answers), [Verdict::Dnat; 3]);
 }
 
 #[test]
@@ -147,7 +149,7 @@ fn an_endpoint_of_weight_zero_takes_no_new_traffic() {
         web.meta.annotations.insert("telaio.dev/balance".into(), balance.into());
         let both = vec![resting.clone(), working.clone()];
         let world = world(vec![web.clone()], vec![slice("web", &[""], both)]);
-        for backend in BOTH {
+        for backend in ALL {
             let answer = world.rules().trace(backend, &packet("203.0.113.5", "10.96.0.1:80"));
             let only = ["10.244.1.12:8080".parse().unwrap()].into();
             assert_eq!(answer.endpoints, only, "{backend:?} {balance}");
@@ -161,7 +163,7 @@ fn a_service_whose_only_endpoint_has_weight_zero_answers_nobody() {
     resting.weight = Some(0);
     let web = service("web", &["10.96.0.1"]);
     let world = world(vec![web], vec![slice("web", &[""], vec![resting])]);
-    for backend in BOTH {
+    for backend in ALL {
         let answer = world.rules().trace(backend, &packet("203.0.113.5", "10.96.0.1:80"));
         let refused = matches!(answer.verdict, Verdict::Reject | Verdict::Drop);
         assert!(refused && answer.endpoints.is_empty(), "{backend:?}: {answer:?}");

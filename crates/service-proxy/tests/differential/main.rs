@@ -8,6 +8,7 @@
 mod cases;
 mod generate;
 mod incremental;
+mod ipvs_steps;
 mod make;
 mod oracle;
 mod packets;

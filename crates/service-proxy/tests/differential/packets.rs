@@ -28,20 +28,21 @@ fn check(world: &World, shots: &[Shot], backend: Backend) -> Result<(), TestCase
 /// address that is another's cluster address is masqueraded as for the latter. And ipvs: who writes to itself
 /// without any service is masqueraded as with one; such a packet leaves no pod.
 fn is_left_out(world: &World, backend: Backend, packet: &Packet) -> bool {
-    let mut endpoints = world.slices.iter().flat_map(|slice| &slice.endpoints);
+    let endpoints = || world.slices.iter().flat_map(|slice| &slice.endpoints);
     let to = packet.to.ip();
-    let mut is_elsewhere = || {
-        endpoints.any(|it| {
+    let is_elsewhere = || {
+        endpoints().any(|it| {
             it.address == packet.from && it.node.as_deref().is_some_and(|node| node != NODE)
         })
     };
+    let is_itself = || packet.from == to && endpoints().any(|it| it.address == to);
     let is_both = || {
         world.services.iter().any(|it| it.cluster_ips.contains(&to))
             && world.services.iter().any(|it| it.external_ips.contains(&to))
     };
     match backend {
         Backend::Nftables => is_elsewhere() || is_both(),
-        Backend::Ipvs => is_elsewhere() || packet.from == to,
+        Backend::Ipvs => is_elsewhere() || is_itself(),
         Backend::Iptables => false,
     }
 }

@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Problem;
@@ -21,7 +22,7 @@ pub(super) struct Loaded {
 }
 
 /// Reads files, in the order given.
-pub(super) fn load(paths: Vec<PathBuf>, ctx: &Context) -> Vec<(PathBuf, Loaded)> {
+pub(super) fn load(paths: Vec<Arc<Path>>, ctx: &Context) -> Vec<(Arc<Path>, Loaded)> {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = paths.len().div_ceil(FILES_PER_THREAD_MIN).clamp(1, cores);
     if threads == 1 {

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::io;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::links::entries_behind;
@@ -60,7 +62,7 @@ impl Stamp {
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     /// Files that are new or may have changed, in order.
-    pub(super) to_read: Vec<PathBuf>,
+    pub(super) to_read: Vec<Arc<Path>>,
     /// Files that are no more.
     pub(super) gone: BTreeSet<PathBuf>,
     /// Paths that were looked at, with what is wrong with them.
@@ -75,7 +77,7 @@ pub(super) struct Scanner {
     watches: Watches,
     /// Each directory with its real path.
     dirs: BTreeMap<PathBuf, PathBuf>,
-    files: BTreeMap<PathBuf, Stamp>,
+    files: BTreeMap<Arc<Path>, Stamp>,
     /// Files that could not be read, to be tried again though they did not change.
     again: BTreeSet<PathBuf>,
     /// Paths with a problem of their own.
@@ -120,7 +122,7 @@ impl Scanner {
             // Paths come in order: what is below the one before has just been looked at, except for
             // files, which are to be read whatever their stamp says.
             let below = done.as_ref().is_some_and(|done| path.starts_with(done));
-            if below && !self.files.contains_key(&path) {
+            if below && !self.files.contains_key(&*path) {
                 continue;
             }
             let known = self.known_below(&path);
@@ -146,15 +148,15 @@ impl Scanner {
 
     /// The known files and directories at and below a path.
     fn known_below(&self, path: &Path) -> BTreeSet<PathBuf> {
-        let from = || path.to_owned()..;
-        let files = self.files.range(from()).map(|(path, _)| path);
-        let dirs = self.dirs.range(from()).map(|(path, _)| path);
-        let problems = self.with_problems.range(from());
+        let from = (Bound::Included(path), Bound::Unbounded);
+        let files = self.files.range::<Path, _>(from).map(|(path, _)| &**path);
+        let dirs = self.dirs.range::<Path, _>(from).map(|(path, _)| &**path);
+        let problems = self.with_problems.range::<Path, _>(from).map(|path| &**path);
         files
             .take_while(|known| known.starts_with(path))
             .chain(dirs.take_while(|known| known.starts_with(path)))
             .chain(problems.take_while(|known| known.starts_with(path)))
-            .cloned()
+            .map(Path::to_owned)
             .collect()
     }
 
@@ -162,7 +164,7 @@ impl Scanner {
         let real = self.dirs.remove(path);
         self.watches.forget(path, real.as_deref());
         if self.files.remove(path).is_some() {
-            findings.to_read.retain(|to_read| to_read != path);
+            findings.to_read.retain(|to_read| **to_read != *path);
             findings.gone.insert(path.to_owned());
         }
         if self.with_problems.remove(path) {
@@ -252,8 +254,10 @@ impl Scanner {
         seen.insert(path.to_owned());
         let again = self.again.remove(path);
         if read_anyway || again || known != Some(stamp) {
-            self.files.insert(path.to_owned(), stamp);
-            findings.to_read.push(path.to_owned());
+            // One copy for all who keep it.
+            let path: Arc<Path> = Arc::from(path);
+            self.files.insert(Arc::clone(&path), stamp);
+            findings.to_read.push(path);
         }
     }
 
@@ -340,10 +344,11 @@ mod tests {
         let file = root.join("a.yaml");
         std::fs::write(&file, "# nothing").unwrap();
         let mut scanner = Scanner::new(root, Watches::none());
-        assert_eq!(scanner.scan_all().to_read, std::slice::from_ref(&file));
-        assert_eq!(scanner.scan_all().to_read, [] as [PathBuf; 0]);
+        let found = [Arc::from(file.as_path())];
+        assert_eq!(scanner.scan_all().to_read, found);
+        assert_eq!(scanner.scan_all().to_read, []);
         scanner.read_again(&file);
-        assert_eq!(scanner.scan_all().to_read, [file]);
-        assert_eq!(scanner.scan_all().to_read, [] as [PathBuf; 0]);
+        assert_eq!(scanner.scan_all().to_read, found);
+        assert_eq!(scanner.scan_all().to_read, []);
     }
 }

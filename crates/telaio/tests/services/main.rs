@@ -62,6 +62,7 @@ mod drift;
 mod expectations;
 mod fixtures;
 mod health;
+mod ipvs;
 mod kill;
 mod listing;
 mod loopback;

@@ -60,7 +60,10 @@ fn without_ipvs_in_the_kernel_it_says_what_to_load() {
     let cluster = Cluster::start().unwrap();
     let node = Node::new(&cluster, Backend::Ipvs, &[Service::new("plain", 1).endpoints("a1")]);
     let has_ipvs = std::path::Path::new("/proc/net/ip_vs").exists();
-    assert!(!has_ipvs, "a test machine whose own kernel has IPVS cannot show what one without does");
+    assert!(
+        !has_ipvs,
+        "a test machine whose own kernel has IPVS cannot show what one without does"
+    );
     let ended = node.run_to_end(&mut node.run_command());
     let message = message(&ended);
     assert!(message.contains("the backend ipvs cannot run"), "{message}");

@@ -219,8 +219,7 @@ fn is_kubelet_s(line: &str) -> bool {
 
 fn kube_proxy_s_rules_that_come_back_are_removed_again_with_a_warning(backend: Backend) {
     let cluster = Cluster::start().unwrap();
-    let first =
-        if backend == Backend::Ipvs { ipvs_rules(A1) } else { nftables_rules(A1) };
+    let first = if backend == Backend::Ipvs { ipvs_rules(A1) } else { nftables_rules(A1) };
     lay(&cluster, &first);
     let mut node = Node::new(&cluster, backend, &services());
     node.flags = vec!["--takeover".to_owned(), "--sync-period=1s".to_owned()];

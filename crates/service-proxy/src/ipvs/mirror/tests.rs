@@ -536,3 +536,41 @@ fn what_was_refused_is_tried_again() {
     assert_eq!(kernel.flush().len(), 3);
     assert!(kernel.is_quiet());
 }
+
+#[test]
+fn an_address_that_goes_late_leaves_its_set_too() {
+    let mut kernel = Kernel::new();
+    kernel.take(&[Step::Bind(ip())]);
+    kernel.flush();
+    kernel.take(&[Step::Unbind(ip())]);
+    // Nothing of it was carried out.
+    kernel.mirror.settle();
+    assert!(kernel.present(&on_device()));
+    kernel.flush();
+    assert!(!kernel.is_bound() && !kernel.present(&on_device()));
+}
+
+#[test]
+fn a_server_of_ours_whose_record_was_removed_stays_ours() {
+    let mut kernel = serving(TCP);
+    let mut found = as_made();
+    found.members.remove(&record(&key(TCP)));
+    let drift = observe(&mut kernel, found, false);
+    assert_eq!(drift.missing, [Thing::Member(record(&key(TCP)))]);
+    kernel.take(&[Step::SetEndpoint(info(TCP, 3, 1))]);
+    assert_eq!(kernel.flush(), [Command::AddServer(key(TCP), real(3, 1))]);
+    assert!(kernel.present(&record(&key(TCP))));
+}
+
+#[test]
+fn a_leaving_server_that_somebody_removed_is_waited_for_no_more() {
+    let mut kernel = serving(TCP);
+    kernel.take(&removing(TCP));
+    kernel.flush();
+    let mut found = as_made();
+    found.servers.clear();
+    observe(&mut kernel, found, false);
+    assert!(kernel.mirror.leaving().is_empty());
+    kernel.flush();
+    assert!(!kernel.is_bound() && !kernel.present(&record(&key(TCP))));
+}

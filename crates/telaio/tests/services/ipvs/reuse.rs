@@ -1,0 +1,69 @@
+//! A client that uses its port again at once is served at once. Kernels before 5.9 dropped its first packet
+//! where connection tracking is on, and it tried again after a second.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+use telaio_testkit::netns::{Cluster, Family, Host, PATIENCE};
+
+use super::at;
+use crate::manifest::{Service, node_port};
+use crate::node::{Backend, Node};
+
+in_guest!(ports_that_are_used_again_at_once_do_not_wait);
+
+/// How many connections each port makes.
+const ROUNDS: usize = 40;
+const PORTS: std::ops::Range<u16> = 20_000..20_004;
+
+/// How many first packets were sent again by the TCP of the calling thread's namespace.
+fn syn_retransmissions() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let found = names.split(' ').zip(values.split(' ')).find(|(name, _)| *name == "TCPSynRetrans");
+    found.unwrap().1.parse().unwrap()
+}
+
+/// One connection with this address and port of the client, to its first byte.
+fn connect(from: IpAddr, port: u16, to: SocketAddr) {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::new(from, port).into()).unwrap();
+    // Closed at once: else the client itself would not use the port again for a minute.
+    socket.set_linger(Some(Duration::ZERO)).unwrap();
+    socket.connect_timeout(&to.into(), PATIENCE).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut byte = [0];
+    assert_eq!(std::io::Read::read(&mut &socket, &mut byte).unwrap(), 1, "{to} from {port}");
+}
+
+fn ports_that_are_used_again_at_once_do_not_wait() {
+    let services = [
+        Service::new("plain", 1).node_port().endpoints("a1 a2 b1 b2"),
+        Service::new("local", 2).node_port().external_local().endpoints("a1 a2"),
+    ];
+    let cluster = Cluster::start().unwrap();
+    let _node = Node::started(&cluster, Backend::Ipvs, &services);
+    for family in Family::ALL {
+        let node_ip = |number| SocketAddr::new(Host::NodeA.address(family), node_port(number));
+        for (host, to) in [
+            (Host::Outside, node_ip(1)),
+            (Host::Outside, node_ip(2)),
+            (Host::Outside, at(family, 1)),
+            (Host::B1, at(family, 1)),
+        ] {
+            let repeated = cluster.on(host, || {
+                let before = syn_retransmissions();
+                for _ in 0..ROUNDS {
+                    for port in PORTS {
+                        connect(host.address(family), port, to);
+                    }
+                }
+                syn_retransmissions() - before
+            });
+            assert_eq!(repeated, 0, "{} to {to}", host.name());
+        }
+    }
+}
