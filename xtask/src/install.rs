@@ -3,7 +3,7 @@
 //! Three ways: Debian packages by `apt-get`, parts of the tool chain by `rustup`, cargo's own
 //! subcommands by `cargo install --locked`. Nothing that is there is touched.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::exec::{cargo, is_installed, program};
 
@@ -22,12 +22,11 @@ const DEBIAN: &[(&str, &str)] = &[
     ("modprobe", "kmod"),
 ];
 
-/// Where Debian's package has wine.
-pub(crate) const WINE_OF_DEBIAN: &str = "/usr/lib/wine/wine64";
+/// What links programs for Windows.
+const LINKER_FOR_WINDOWS: (&str, &str) = ("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64-win32");
 
-/// What builds and runs programs for Windows.
-const DEBIAN_FOR_WINDOWS: &[(&str, &str)] =
-    &[("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64-win32"), (WINE_OF_DEBIAN, "wine64")];
+/// What runs programs for Windows, by any of its names. Debian keeps it out of the search path.
+const WINES: [&str; 3] = ["wine64", "wine", "/usr/lib/wine/wine64"];
 
 /// A part of the tool chain: the cargo command that needs it, and its name for rustup.
 const COMPONENTS: &[(&str, &str)] = &[("fmt", "rustfmt"), ("clippy", "clippy")];
@@ -71,17 +70,19 @@ pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<()> {
     Ok(())
 }
 
-/// Installs what builds and runs programs for Windows.
-pub(crate) fn windows(target: &str) -> Result<()> {
-    debian_packages(DEBIAN_FOR_WINDOWS)?;
-    let (_, list) = program("rustup").args(["target", "list", "--installed"]).capture()?;
-    if list.lines().any(|line| line.trim() == target) {
-        return Ok(());
+/// Installs what builds and runs programs for Windows; the program that runs them.
+pub(crate) fn windows(target: &str) -> Result<&'static str> {
+    debian_packages(&[LINKER_FOR_WINDOWS])?;
+    let wine = || WINES.into_iter().find(|name| is_installed(name));
+    if wine().is_none() {
+        debian_packages(&[(WINES[2], "wine64")])?;
     }
-    if !program("rustup").args(["target", "add", target]).run()? {
+    let (_, list) = program("rustup").args(["target", "list", "--installed"]).capture()?;
+    let there = list.lines().any(|line| line.trim() == target);
+    if !there && !program("rustup").args(["target", "add", target]).run()? {
         bail!("rustup could not add the target {target}");
     }
-    Ok(())
+    wine().with_context(|| format!("there is no wine: looked for {}", WINES.join(", ")))
 }
 
 /// Installs the nightly tool chain that cargo-fuzz builds with.

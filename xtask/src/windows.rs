@@ -4,11 +4,11 @@
 //! that library, which checks what it is sent, misbehaves on request and counts what leaks. Cargo puts
 //! all of them into one directory, which is where Windows looks for libraries first.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use crate::exec::{Step, cargo, is_installed, root};
+use crate::exec::{Step, cargo, root};
 use crate::install;
 
 /// What we build for.
@@ -18,7 +18,7 @@ const PROGRAM_S_MAX: u32 = 300;
 
 /// Checks, builds and runs; whether all is well.
 pub(crate) fn suite() -> Result<bool> {
-    install::windows(TARGET)?;
+    let wine = install::windows(TARGET)?;
     let clippy = ["clippy", "--target", TARGET, "--all-targets", "-p", "telaio-hcn", "-p"];
     let clippy = cargo(clippy).args(["telaio-hcn-standin", "--", "-D", "warnings"]);
     if !without_debug_info(clippy).run()? {
@@ -32,7 +32,7 @@ pub(crate) fn suite() -> Result<bool> {
         return Ok(false);
     }
     let tests = ["test", "--target", TARGET, "-p", "telaio-hcn", "--lib", "--test", "windows"];
-    under_wine(without_debug_info(cargo(tests)))?.run()
+    under_wine(without_debug_info(cargo(tests)), wine)?.run()
 }
 
 /// Debug information would be most of what is written, and wine makes no use of it.
@@ -41,9 +41,8 @@ fn without_debug_info(step: Step) -> Step {
 }
 
 /// With wine as what cargo runs test programs by, each for a bounded time, and a Windows of our own.
-fn under_wine(step: Step) -> Result<Step> {
-    let wine = wine()?;
-    let runner = format!("timeout --kill-after=10 {PROGRAM_S_MAX} {}", wine.display());
+fn under_wine(step: Step, wine: &str) -> Result<Step> {
+    let runner = format!("timeout --kill-after=10 {PROGRAM_S_MAX} {wine}");
     let prefix = target_directory().join("wine");
     std::fs::create_dir_all(&prefix)?;
     Ok(step
@@ -52,15 +51,6 @@ fn under_wine(step: Step) -> Result<Step> {
         // No chatter, and no offer to install what is never needed.
         .env("WINEDEBUG", "-all")
         .env("WINEDLLOVERRIDES", "mscoree,mshtml="))
-}
-
-/// Wine for 64-bit programs. Debian keeps it out of the search path.
-fn wine() -> Result<PathBuf> {
-    let names = ["wine64", "wine", install::WINE_OF_DEBIAN];
-    match names.into_iter().find(|name| is_installed(name)) {
-        Some(name) => Ok(Path::new(name).to_owned()),
-        None => bail!("there is no wine; looked for {}", names.join(", ")),
-    }
 }
 
 fn target_directory() -> PathBuf {

@@ -64,8 +64,8 @@ pub enum Feature {
     ModifyLoadBalancer,
 }
 
-/// Every feature, with the versions where it begins. Windows Server 2019 has 9.x, 2022 has 13.x,
-/// 23H2 has 14.x and 2025 has 15.x.
+/// Every feature, with the versions where it begins. Windows Server 2019 is at 9.x, 2025 at 15.x and
+/// later.
 pub const FEATURES: &[(Feature, &[HnsVersion])] = &[
     (Feature::Acl, &[HnsVersion::new(7, 2)]),
     (Feature::SchemaV2, &[HnsVersion::new(9, 2)]),

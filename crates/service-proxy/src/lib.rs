@@ -9,6 +9,7 @@ pub mod companions;
 pub mod config;
 #[doc(hidden)]
 pub mod fixture;
+pub mod hcn;
 pub mod health_check;
 pub mod iptables;
 #[cfg(target_os = "linux")]

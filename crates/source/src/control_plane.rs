@@ -146,7 +146,7 @@ pub struct Outcome {
 struct ServiceEntry {
     claimant: Claimant,
     declared: Arc<Service>,
-    allocation: Box<ServiceAllocation>,
+    allocation: Option<Box<ServiceAllocation>>,
     /// What was sent on; `None` while it is refused.
     served: Option<Arc<Service>>,
     errors: Vec<FieldError>,
@@ -160,6 +160,13 @@ impl ServiceEntry {
     /// Whether its endpoints come from pods.
     fn has_selector(&self) -> bool {
         !self.declared.selector.is_empty() && self.declared.external_name.is_none()
+    }
+
+    /// What it leaves to us.
+    fn allocation(&self) -> &ServiceAllocation {
+        static NOTHING_IN_PARTICULAR: ServiceAllocation =
+            ServiceAllocation { families: Vec::new(), policy: None, without_node_ports: false };
+        self.allocation.as_deref().unwrap_or(&NOTHING_IN_PARTICULAR)
     }
 
     fn selects(&self, pod: &Pod) -> bool {
@@ -312,7 +319,7 @@ impl ControlPlane {
         let mut entry = ServiceEntry {
             claimant,
             declared,
-            allocation: allocation.unwrap_or_default(),
+            allocation,
             served: None,
             errors: Vec::new(),
             pods: BTreeSet::new(),
@@ -392,7 +399,7 @@ impl ControlPlane {
     /// Looks again at what a service gets.
     fn evaluate(&mut self, key: &ObjectKey, pass: &mut Pass) {
         let Some(entry) = self.services.get_mut(key) else { return };
-        let filled = self.ledger.fill(&entry.claimant, &entry.declared, &entry.allocation);
+        let filled = self.ledger.fill(&entry.claimant, &entry.declared, entry.allocation());
         if filled.exhausted {
             self.waiting.insert(key.clone());
         } else {
@@ -417,7 +424,7 @@ impl ControlPlane {
         let Some(entry) = self.services.get_mut(key) else { return };
         let slices = match &entry.served {
             Some(service) => {
-                let families = self.ledger.endpoint_families(service, &entry.allocation);
+                let families = self.ledger.endpoint_families(service, entry.allocation());
                 self.instances.slices(service, &families, &entry.pods)
             }
             None => BTreeMap::new(),

@@ -1,11 +1,11 @@
 //! A stand-in for computenetwork.dll, and for `HNSCall` of vmcompute.dll: for tests under wine only.
 //!
-//! It keeps its objects in this process, by the rules of [`telaio_hcn::FakeHcn`]. What it adds is the
+//! It keeps its objects in this process, by the rules of `telaio_hcn::FakeHcn`. What it adds is the
 //! border: handles, texts of the task's allocator, error records, documents that are checked far more
-//! strictly than HNS does ([`strict`]), and answers that are wrong on request. It counts what is open
-//! and what is not freed ([`memory`]), so that leaks show.
+//! strictly than HNS does (`strict`), and answers that are wrong on request. It counts what is open
+//! and what is not freed (`memory`), so that leaks show.
 //!
-//! Tests steer it by one further function, [`StandinControl`](control::StandinControl).
+//! Tests steer it by one further function, `StandinControl` of `control`.
 #![cfg(windows)]
 #![allow(unsafe_code, reason = "called by C's rules; each block says why it is sound")]
 

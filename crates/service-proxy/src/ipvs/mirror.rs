@@ -134,6 +134,9 @@ pub struct Mirror {
     dirty_addresses: BTreeSet<IpAddr>,
     /// Servers that are leaving, or have endpoints that are.
     leaving: BTreeSet<ServerKey>,
+    /// Virtual servers that are others', wanted or not, as of the last look: once we have put one on record,
+    /// it looks like ours.
+    others: BTreeSet<ServerKey>,
     /// Schedulers that this kernel does not have.
     missing_schedulers: BTreeSet<String>,
     /// Flows of UDP that are left over are waited for, too.
@@ -168,6 +171,12 @@ impl Mirror {
                 }
                 state.wanted = Some(server_wanted);
                 state.is_udp = server.is_udp;
+                if state.present.is_none() && self.others.contains(&server.key) {
+                    if !state.is_anothers {
+                        tell_of_anothers(&server.key);
+                    }
+                    state.is_anothers = true;
+                }
                 self.touch_server(server.key);
             }
             Step::RemoveServer(key) => {
@@ -224,6 +233,27 @@ impl Mirror {
         }
     }
 
+    /// Places that were kept for the connections of the server with this mark.
+    fn touch_places(&mut self, key: &ServerKey) {
+        let ServerKey::Mark { mark, .. } = *key else { return };
+        let first = match family_of(key) {
+            IpFamily::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpFamily::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let first = Membership::new(SetKind::Local, Entry::Ip(first));
+        let of_set = self.members.range(first..).take_while(|(at, _)| at.set == first.set);
+        let kept = of_set.filter(|(_, state)| state.present == Some(Some(mark)));
+        let places: Vec<Membership> = kept.map(|(at, _)| *at).collect();
+        for at in places {
+            self.touch_member(at);
+            if let Entry::IpPort { ip, .. } = at.entry
+                && self.addresses.contains_key(&ip)
+            {
+                self.touch_address(ip);
+            }
+        }
+    }
+
     fn touch_address(&mut self, ip: IpAddr) {
         self.dirty_addresses.insert(ip);
         self.touch_member(Membership::new(SetKind::Addresses, Entry::Ip(ip)));
@@ -260,13 +290,18 @@ impl Mirror {
         drift: &mut DriftReport<Thing>,
     ) {
         let (mut seen, mut anothers) = (BTreeSet::new(), BTreeSet::new());
+        let mut others = BTreeSet::new();
         for snapshot in found {
             let key = snapshot.server.frontend;
             // One that we have made ourselves is ours, even if its record is gone.
             let is_made = self.servers.get(&key).is_some_and(|state| state.present.is_some());
             if !is_made && !on_record.contains_key(&record(&key)) {
                 let is_wanted = self.servers.get(&key).is_some_and(|state| state.wanted.is_some());
-                if !is_wanted || !adopt(&key) {
+                let may_adopt = adopt(&key);
+                if !may_adopt {
+                    others.insert(key);
+                }
+                if !is_wanted || !may_adopt {
                     anothers.insert(key);
                     continue;
                 }
@@ -283,14 +318,14 @@ impl Mirror {
             }
             self.note_leaving(&key);
         }
+        self.others = others;
         let gone: Vec<ServerKey> =
             self.servers.keys().filter(|it| !seen.contains(it)).copied().collect();
         for key in gone {
             let Some(state) = self.servers.get_mut(&key) else { continue };
             let is_anothers = anothers.contains(&key);
             if is_anothers && !state.is_anothers && state.wanted.is_some() {
-                let server = ServerName(&key);
-                tracing::warn!(%server, "is a virtual server of somebody else; it is left alone");
+                tell_of_anothers(&key);
             }
             // Where another's is gone, ours can be.
             state.is_anothers = is_anothers;
@@ -378,18 +413,40 @@ impl Mirror {
             (SetKind::Addresses, Entry::Ip(ip)) => {
                 self.addresses.get(&ip).is_some_and(|it| it.present || self.is_needed(ip, it))
             }
+            (SetKind::Local, _) => state.wants > 0 || self.keeps(at, state),
             _ => state.wants > 0,
         }
     }
 
-    /// An address is needed while somebody wants it, and while a server that leaves answers there.
+    /// A place that is gone is still led to its mark while the server with that mark has connections: it
+    /// is how we know, also after a restart, that they need the address.
+    fn keeps(&self, at: &Membership, state: &MemberState) -> bool {
+        let (Entry::IpPort { ip, protocol, port }, Some(Some(mark))) = (at.entry, state.present)
+        else {
+            return false;
+        };
+        let is_v6 = at.set.family == IpFamily::V6;
+        let marked = self.servers.get(&ServerKey::Mark { is_v6, mark });
+        let here = ServerKey::Address { protocol, at: SocketAddr::new(ip, port) };
+        let is_served = self.servers.get(&here).is_some_and(|it| it.wanted.is_some());
+        !is_served && marked.is_some_and(|it| it.wanted.is_none() && it.present.is_some())
+    }
+
+    /// An address is needed while somebody wants it, and while a server that leaves has connections there.
     fn is_needed(&self, ip: IpAddr, state: &AddressState) -> bool {
         let leaves = |protocol: u8| {
             let key = |port| ServerKey::Address { protocol, at: SocketAddr::new(ip, port) };
             let mut here = self.leaving.range(key(0)..=key(u16::MAX));
             here.any(|key| self.servers.get(key).is_some_and(|it| it.wanted.is_none()))
         };
-        state.wants > 0 || (state.present && PROTOCOLS.into_iter().any(leaves))
+        let marked = |protocol: u8| {
+            let member =
+                |port| Membership::new(SetKind::Local, Entry::IpPort { ip, protocol, port });
+            let mut here = self.members.range(member(0)..=member(u16::MAX));
+            here.any(|(at, state)| self.keeps(at, state))
+        };
+        state.wants > 0
+            || (state.present && PROTOCOLS.into_iter().any(|it| leaves(it) || marked(it)))
     }
 
     /// The commands for virtual servers and their endpoints that need nobody's leave.
@@ -467,6 +524,7 @@ impl Mirror {
                     self.servers.remove(key);
                     self.leaving.remove(key);
                     self.touch_server(*key);
+                    self.touch_places(key);
                     continue;
                 }
                 Command::AddServer(key, server) | Command::EditServer(key, server) => {
@@ -671,6 +729,11 @@ impl ServerState {
             }
         }
     }
+}
+
+fn tell_of_anothers(key: &ServerKey) {
+    let server = ServerName(key);
+    tracing::warn!(%server, "is a virtual server of somebody else; it is left alone");
 }
 
 /// Where a virtual server is on record.

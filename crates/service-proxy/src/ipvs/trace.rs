@@ -214,3 +214,6 @@ impl State {
 fn ip_port(at: SocketAddr, protocol: Protocol) -> Entry {
     Entry::IpPort { ip: at.ip(), protocol: protocol_number(protocol), port: at.port() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use telaio_model::endpoints::{ANNOTATION_TRIGGER_TIME, LABEL_SERVICE_NAME, TriggerTime};
@@ -223,7 +224,8 @@ impl Endpoint {
                 conditions.serving,
                 conditions.terminating,
             ),
-            pod: intern_some(ctx, pod),
+            // Seldom anywhere else, so there is nothing to share.
+            pod: pod.filter(|name| !name.is_empty()).map(Arc::from),
             hostname: intern_some(ctx, self.hostname.as_deref()),
             node: intern_some(ctx, self.node_name.as_deref()),
             zone: intern_some(ctx, self.zone.as_deref()),

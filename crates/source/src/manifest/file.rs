@@ -62,7 +62,7 @@ pub struct FoundObject {
     pub object: Object,
     /// The line on which it begins.
     pub line: u32,
-    /// For a Service: what it leaves to a control plane.
+    /// For a Service: what it leaves to a control plane, if that is anything in particular.
     pub allocation: Option<Box<ServiceAllocation>>,
 }
 
@@ -368,7 +368,9 @@ impl Reader<'_> {
         let Some(manifest) = self.deserialize::<Service>(node, place, api_version) else { return };
         match manifest.allocation() {
             Ok(allocation) => {
-                let allocation = Some(Box::new(allocation));
+                // Most leave nothing in particular.
+                let is_particular = allocation != ServiceAllocation::default();
+                let allocation = is_particular.then(|| Box::new(allocation));
                 self.convert(manifest, node, place, allocation);
             }
             Err(mut errors) => {

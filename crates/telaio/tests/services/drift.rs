@@ -100,7 +100,11 @@ fn damages(backend: Backend) -> Vec<(&'static str, String)> {
     };
     vec![
         ("all rules flushed", both("IPT -F; IPT -t nat -F")),
-        ("all chains deleted", both("IPT -F; IPT -X; IPT -t nat -F; IPT -t nat -X")),
+        // At once: between two programs the repair would come.
+        (
+            "all chains deleted",
+            both("printf '*filter\\nCOMMIT\\n*nat\\nCOMMIT\\n' | IPT-restore -w 10"),
+        ),
         ("one jump deleted", both("IPT -t nat -D OUTPUT 1")),
         (
             "one rule replaced by another of the same size",

@@ -8,11 +8,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::client::Outcome;
+use crate::guest;
 
 /// How many failures are kept in full; the count goes on.
 const FAILURES_KEPT_MAX: usize = 20;
 /// Between two attempts: often enough to meet a short gap, rare enough to leave the machine to others.
 const PAUSE: Duration = Duration::from_millis(1);
+/// The same on a guest kernel, which has one slow core.
+const PAUSE_IN_GUEST: Duration = Duration::from_millis(40);
 
 /// What a prober met.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -72,6 +75,7 @@ impl Prober {
         let stop = Arc::new(AtomicBool::new(false));
         let attempts = Arc::new(AtomicU64::new(0));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&attempts));
+        let pause = if guest::is_inside() { PAUSE_IN_GUEST } else { PAUSE };
         let thread = std::thread::Builder::new().name("prober".to_owned()).spawn(move || {
             prepare();
             let mut tally = Tally::default();
@@ -80,7 +84,7 @@ impl Prober {
                 let began = start.elapsed();
                 tally.count(began, attempt());
                 counted.fetch_add(1, Ordering::Release);
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(pause);
             }
             tally
         })?;

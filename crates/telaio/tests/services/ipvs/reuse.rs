@@ -33,7 +33,8 @@ fn connect(from: IpAddr, port: u16, to: SocketAddr) {
     socket.bind(&SocketAddr::new(from, port).into()).unwrap();
     // Closed at once: else the client itself would not use the port again for a minute.
     socket.set_linger(Some(Duration::ZERO)).unwrap();
-    socket.connect_timeout(&to.into(), PATIENCE).unwrap();
+    let connected = socket.connect_timeout(&to.into(), PATIENCE);
+    connected.unwrap_or_else(|error| panic!("{to} from {from}, port {port}: {error}"));
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut byte = [0];
     assert_eq!(std::io::Read::read(&mut &socket, &mut byte).unwrap(), 1, "{to} from {port}");

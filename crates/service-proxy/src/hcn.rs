@@ -1,0 +1,36 @@
+//! The backend `hcn`: services as load balancers of Windows' host compute network.
+//!
+//! To program Windows, two kinds of objects matter: *endpoints*, the ports of the virtual switch, of which
+//! those for pods on other nodes are ours to make; and *load balancers*, which send what comes to an
+//! address and port to one of their endpoints.
+//!
+//! - [`register`]: the backend itself, a full-state sink, and the loop that keeps HNS in line;
+//! - [`store`]: what is wanted and what is there, in two diff stores: [`EndpointStore`] for remote
+//!   endpoints only, [`LoadBalancerStore`] for all load balancers;
+//! - [`core`](mod@core): what the node offers (`pre_run`), what services want (`callback`), and the one place that
+//!   writes (`program_host_compute_objects`);
+//! - [`compile`]: a service's port in the terms of HCN, pure;
+//! - [`identity`]: how ours are told from others';
+//! - [`trace`]: what a packet will meet.
+//!
+//! What Windows cannot do, and what happens instead:
+//! - nobody serves: there is no load balancer, so traffic is neither rejected nor dropped by us;
+//! - with an external policy Local, this node and its pods meet the local endpoints too;
+//! - a load balancer has one target port: endpoints that listen elsewhere than most are left out;
+//! - weights and turns do not exist; a client stays with its endpoint for as long as HNS likes;
+//! - SCTP, and source ranges of load balancers, are told of once per service and left undone.
+
+pub mod compile;
+pub mod core;
+pub mod identity;
+pub mod options;
+pub mod register;
+pub mod store;
+pub mod trace;
+
+pub use self::core::{Core, Failure, Outcome, PreRunError, cleanup};
+pub use compile::{Claim, Ground, LoadBalancerSpec, Nodes, Overlay, ServiceObjects};
+pub use options::HcnOptions;
+pub use register::{HcnBackend, HcnSyncer};
+pub use store::{EndpointStore, FrontendKey, LoadBalancerStore};
+pub use trace::{State, trace};
