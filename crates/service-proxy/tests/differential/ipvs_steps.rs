@@ -162,9 +162,11 @@ impl Syncer {
         }
         for controller in &mut self.controllers {
             for step in steps_of(&controller.generate_patch_groups(), 1) {
+                if format!("{step:?}").contains("Local") { eprintln!("STEP {step:?}"); }
                 self.mirror.take(&step);
             }
         }
+        eprintln!("SYNC {mishap:?}");
         if mishap == Mishap::TakenAway {
             self.kernel.servers.pop_first();
             self.kernel.members.pop_last();
@@ -185,6 +187,7 @@ impl Syncer {
 
     fn join(&mut self, mishap: Mishap) {
         let joins = self.mirror.joins();
+        eprintln!("JOINS {joins:?}");
         if mishap != Mishap::Refused {
             self.kernel.members.extend(joins.iter().copied());
         }
@@ -225,6 +228,7 @@ impl Syncer {
 
     fn leave(&mut self, mishap: Mishap) {
         let leaves = self.mirror.leaves();
+        eprintln!("LEAVES {leaves:?}");
         if mishap != Mishap::Refused {
             self.kernel.members.retain(|member, _| !leaves.contains(member));
         }

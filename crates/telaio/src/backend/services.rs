@@ -379,13 +379,33 @@ impl Successor {
             let last = attempt == MOVE_ATTEMPTS_MAX;
             let alone = self.is_alone() || self.remove_and_record(last);
             let taken =
-                !self.takeover || log_removed("kube-proxy's rules", remove_kube_proxy(), last);
+                !self.takeover || log_removed("kube-proxy's rules", self.replace_kube_proxy(), last);
             if last || (alone && taken) {
                 return;
             }
             thread::sleep(pause);
             pause *= 2;
         }
+    }
+
+    /// Removes what kube-proxy has made. Connections that live in its virtual servers go on until they
+    /// end or their time is over; if we do not stay to wait, those servers stay, and get no new ones.
+    fn replace_kube_proxy(&self) -> Result<Vec<String>, String> {
+        let removed = remove_kube_proxy_rules()?;
+        let begun = Instant::now();
+        let mut left = kube_ipvs::let_go().map_err(text)?;
+        if left > 0 {
+            tracing::info!(servers = left, "connections of kube-proxy's IPVS go on until they end");
+        }
+        while left > 0 && self.stays && begun.elapsed() < LEAVE_TIME_MAX {
+            thread::sleep(LEAVE_PERIOD);
+            left = kube_ipvs::let_go().map_err(text)?;
+        }
+        if left > 0 && !self.stays {
+            return Ok(removed);
+        }
+        let servers = kube_ipvs::cleanup().map_err(text)?;
+        Ok(removed.into_iter().chain(servers).collect())
     }
 
     /// A kube-proxy that still runs puts its rules back, and they would win over ours.
@@ -504,11 +524,14 @@ pub(crate) fn remove_ours() -> Result<Vec<String>, String> {
 
 /// Removes what kube-proxy has made in any of its modes, likewise.
 pub(crate) fn remove_kube_proxy() -> Result<Vec<String>, String> {
+    // After the rules: a set that one of them matches cannot be removed.
+    all_of([remove_kube_proxy_rules(), kube_ipvs::cleanup().map_err(text)])
+}
+
+fn remove_kube_proxy_rules() -> Result<Vec<String>, String> {
     all_of([
         nftables::cleanup_kube_proxy().map_err(text),
         iptables::cleanup_kube_proxy().map_err(text),
-        // After the rules: a set that one of them matches cannot be removed.
-        kube_ipvs::cleanup().map_err(text),
     ])
 }
 
