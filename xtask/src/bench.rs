@@ -18,6 +18,11 @@ const BENCHMARKS: &[(&str, &str, &str)] = &[
         "The brain: loading a cluster, and one change's way to many watchers",
     ),
     (
+        "hcn",
+        "telaio-service-proxy",
+        "Windows: compile and diff, and calls to an HNS in memory",
+    ),
+    (
         "ipvs",
         "telaio-service-proxy",
         "IPVS: cold start and changes on a guest kernel, beside the usual programs",

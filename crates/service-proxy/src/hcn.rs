@@ -29,7 +29,9 @@ pub mod store;
 pub mod trace;
 
 pub use self::core::{Core, Failure, Outcome, PreRunError, cleanup};
-pub use compile::{Claim, Ground, LoadBalancerSpec, Nodes, Overlay, ServiceObjects};
+pub use compile::{
+    Claim, Ground, LoadBalancerSpec, Nodes, Overlay, RemoteEndpoint, ServiceObjects,
+};
 pub use options::HcnOptions;
 pub use register::{HcnBackend, HcnSyncer};
 pub use store::{EndpointStore, FrontendKey, LoadBalancerStore};

@@ -3,7 +3,8 @@
 //! The kernel is Debian's User-mode Linux, an ordinary process. It sees the host's file system as its
 //! own, read-only, so programs and tests run there as they are. [`GuestCommand`] runs a program on a
 //! fresh kernel; [`inside`] runs the body of a test there. It has: IPVS, iptables-legacy, SCTP, dummy,
-//! veth, vxlan, bridge, ipset. It lacks: nftables for IP, wireguard. One core, 256 MiB.
+//! veth, vxlan, bridge, ipset. It lacks: nftables for IP, wireguard. One core, 256 MiB. For what it
+//! lacks there is [`qemu`], which is much slower.
 //!
 //! What always holds:
 //! - Nothing of the host changes: `/run` is the guest's own, `TMPDIR` lies in it, and only the folder
@@ -26,18 +27,22 @@
 //! ```
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, Permissions};
-use std::io;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
+mod initramfs;
 mod kernel;
+pub mod qemu;
+mod user_mode;
 
-use kernel::Kernel;
+use user_mode::UserMode;
 
 /// How long a run may take, if nobody says. Less than a test may.
 const TIME_MAX: Duration = Duration::from_mins(2);
@@ -49,9 +54,6 @@ const FOLDER_VARIABLE: &str = "TELAIO_GUEST_FOLDER";
 const TEST_PREFIX: &str = "TELAIO_TEST_";
 /// The first process; see there for what it expects in the folder.
 const INIT: &str = include_str!("guest/init.sh");
-/// What the package calls its kernel, and where its modules are.
-const KERNEL: &str = "linux.uml";
-const MODULES: &str = "/usr/lib/uml/modules";
 /// Where programs are when `PATH` does not say.
 const USUAL_DIRS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/bin"];
 
@@ -65,6 +67,14 @@ pub enum GuestError {
         what: String,
         /// The Debian package that has it.
         package: &'static str,
+    },
+    /// What `cargo xtask test --long` fetches is not there.
+    #[error("{variable} names no kernel ({why}); cargo xtask test --long fetches one and sets it")]
+    NoKernel {
+        /// The variable that says where it is.
+        variable: &'static str,
+        /// What is wrong with what it says.
+        why: String,
     },
     /// The folder for the run could not be made or read.
     #[error("cannot prepare a folder for the guest kernel, or read from it: {0}")]
@@ -177,7 +187,7 @@ impl GuestCommand {
 
     /// Boots, runs the program to its end, and powers off.
     pub fn run(&self) -> Result<GuestOutput, GuestError> {
-        Folder::make(self)?.run(self.time_max)
+        Folder::make(self, &UserMode)?.run(&UserMode, self.time_max)
     }
 
     /// The script that the first process runs.
@@ -217,47 +227,70 @@ pub fn is_inside() -> bool {
 /// }
 /// ```
 pub fn inside(name: &str, body: impl FnOnce()) -> Result<(), GuestError> {
+    inside_machine(&UserMode, TIME_MAX, name, body)
+}
+
+fn inside_machine(
+    machine: &dyn Machine,
+    time_max: Duration,
+    name: &str,
+    body: impl FnOnce(),
+) -> Result<(), GuestError> {
     if let Some(folder) = std::env::var_os(FOLDER_VARIABLE) {
         body();
         return Folder::note_ran(Path::new(&folder)).map_err(GuestError::Folder);
     }
     let program = std::env::current_exe().map_err(GuestError::Start)?;
-    let mut command =
-        GuestCommand::new(program).args(["--exact", name, "--nocapture", "--test-threads=1"]);
+    let words = ["--exact", name, "--include-ignored", "--nocapture", "--test-threads=1"];
+    let mut command = GuestCommand::new(program).args(words).time_max(time_max);
     for (variable, value) in std::env::vars_os() {
         if let Some(variable) = variable.to_str().filter(|it| it.starts_with(TEST_PREFIX)) {
             command = command.env(variable, value);
         }
     }
-    let folder = Folder::make(&command)?;
-    let output = folder.run(command.time_max)?;
+    let folder = Folder::make(&command, machine)?;
+    let output = folder.run(machine, command.time_max)?;
     if output.code != 0 {
         return Err(GuestError::TestFailed { name: name.to_owned(), output });
     }
-    if !folder.has_run() {
+    if !folder.has_run().map_err(GuestError::Folder)? {
         return Err(GuestError::NoSuchTest { name: name.to_owned() });
     }
     Ok(())
+}
+
+/// A kind of guest.
+trait Machine {
+    /// Where its modules are, as it sees them itself.
+    fn modules(&self) -> Result<PathBuf, GuestError>;
+
+    /// What its first process does so that what is written in the folder reaches the host: a shell's
+    /// commands.
+    fn connect(&self) -> &'static str;
+
+    /// Its kernel, to be started, for a run that has this folder.
+    fn kernel(&self, folder: &Folder) -> Result<Command, GuestError>;
 }
 
 /// What a run has on the host.
 struct Folder(TempDir);
 
 impl Folder {
-    /// Where a test says that it ran to its end.
+    /// How it ended: a line by a test that ran to its end, and the exit code in the last.
+    const OUTCOME: &str = "outcome";
+    /// That line.
     const RAN: &str = "ran";
+    /// What is only for the process that is the kernel.
+    const KERNEL: &str = "kernel";
 
-    fn make(command: &GuestCommand) -> Result<Self, GuestError> {
+    fn make(command: &GuestCommand, machine: &dyn Machine) -> Result<Self, GuestError> {
         remove_what_killed_tests_left();
         let modprobe = find("modprobe", "kmod")?;
-        if !Path::new(MODULES).is_dir() {
-            let what = format!("its modules in {MODULES}");
-            return Err(GuestError::NotInstalled { what, package: "user-mode-linux" });
-        }
+        let modules = machine.modules()?;
         let fill = || {
             let name = format!("{FOLDER_PREFIX}{}-", std::process::id());
             let folder = Self(TempDir::with_prefix(name)?);
-            for directory in ["bin", "lib", "kernel"] {
+            for directory in ["bin", "lib", Self::KERNEL] {
                 fs::create_dir(folder.path(directory))?;
             }
             folder.write_program("init", INIT)?;
@@ -267,7 +300,8 @@ impl Folder {
             let (modprobe, root) = (modprobe.display(), root.display());
             let text = format!("#!/bin/sh\nexec {modprobe} --dirname {root} \"$@\"\n");
             folder.write_program("bin/modprobe", &text)?;
-            symlink(MODULES, folder.path("lib/modules"))?;
+            symlink(modules, folder.path("lib/modules"))?;
+            fs::write(folder.path("connect"), machine.connect())?;
             fs::write(folder.path("command"), command.script())?;
             Ok(folder)
         };
@@ -283,20 +317,14 @@ impl Folder {
         fs::set_permissions(self.path(name), Permissions::from_mode(0o755))
     }
 
-    fn run(&self, time_max: Duration) -> Result<GuestOutput, GuestError> {
-        let kernel = Kernel {
-            program: find(KERNEL, "user-mode-linux")?,
-            own: self.path("kernel"),
-            init: self.path("init"),
-            variable: (FOLDER_VARIABLE, self.0.path()),
-        };
-        let end = kernel.run(time_max).map_err(GuestError::Start)?;
+    fn run(&self, machine: &dyn Machine, time_max: Duration) -> Result<GuestOutput, GuestError> {
+        let end = kernel::run(machine.kernel(self)?, time_max).map_err(GuestError::Start)?;
         let read = |name| self.read(name).map_err(GuestError::Folder);
         let (stdout, stderr, console) = (read("stdout")?, read("stderr")?, end.console);
         if end.is_too_late {
             return Err(GuestError::TooLong { time_max, said: said(&stdout, &stderr, &console) });
         }
-        match read("code")?.trim().parse() {
+        match read(Self::OUTCOME)?.lines().last().unwrap_or_default().trim().parse() {
             Ok(code) => Ok(GuestOutput { code, stdout, stderr, console }),
             Err(_) => Err(GuestError::Ended { said: said(&stdout, &stderr, &console) }),
         }
@@ -312,11 +340,13 @@ impl Folder {
     }
 
     fn note_ran(folder: &Path) -> io::Result<()> {
-        fs::write(folder.join(Self::RAN), "")
+        let mut outcome =
+            File::options().append(true).create(true).open(folder.join(Self::OUTCOME))?;
+        writeln!(outcome, "{}", Self::RAN)
     }
 
-    fn has_run(&self) -> bool {
-        self.path(Self::RAN).exists()
+    fn has_run(&self) -> io::Result<bool> {
+        Ok(self.read(Self::OUTCOME)?.lines().any(|line| line == Self::RAN))
     }
 }
 

@@ -47,8 +47,10 @@ pub struct Ground {
 pub struct Overlay {
     /// The sources of traffic that has to come back through this node, one of each family at most.
     pub source_vips: Vec<IpAddr>,
-    /// The node's own address.
+    /// The node's own address, which others' packets are wrapped for.
     pub management: IpAddr,
+    /// The node's own addresses, the first of each family.
+    pub own: Vec<IpAddr>,
     /// The Ethernet address of the interface that has it.
     pub host_mac: Option<MacAddress>,
     /// Subnets of other nodes.
@@ -86,37 +88,19 @@ impl Overlay {
 }
 
 impl Ground {
-    /// Our endpoint for an address of another node.
-    fn remote_endpoint(
-        &self,
-        address: IpAddr,
-        provider: Option<IpAddr>,
-        mac: Option<MacAddress>,
-    ) -> Endpoint {
-        let policy = |provider_address| {
-            EndpointPolicy::ProviderAddress(ProviderAddress { provider_address })
-        };
-        Endpoint {
-            id: Some(identity::endpoint_id(self.network, address)),
-            name: identity::endpoint_name(address),
-            network: self.network,
-            policies: provider.map(policy).into_iter().collect(),
-            ip_configurations: vec![IpConfiguration { ip_address: address, prefix_length: 0 }],
-            mac_address: mac,
-            flags: EndpointFlags::REMOTE_ENDPOINT,
-            ..Endpoint::default()
-        }
-    }
-
     /// On an overlay, the endpoint that makes a service's address known on the switch.
-    pub(super) fn vip_endpoint(&self, vip: IpAddr) -> Option<Endpoint> {
+    pub(super) fn vip_endpoint(&self) -> Option<RemoteEndpoint> {
         let overlay = self.overlay.as_ref()?;
-        Some(self.remote_endpoint(vip, Some(overlay.management), overlay.host_mac))
+        Some(RemoteEndpoint { provider: Some(overlay.management), mac: overlay.host_mac })
     }
 
-    fn source_vip(&self, family: IpFamily) -> Option<IpAddr> {
-        let vips = &self.overlay.as_ref()?.source_vips;
-        vips.iter().copied().find(|vip| IpFamily::of(*vip) == family)
+    /// The source that traffic gets where it has to come back through this node. What is outside the
+    /// overlay could not answer to an address inside it.
+    fn source_of(&self, family: IpFamily, outside: bool) -> Option<IpAddr> {
+        let overlay = self.overlay.as_ref()?;
+        let of_family = |ips: &[IpAddr]| ips.iter().copied().find(|ip| IpFamily::of(*ip) == family);
+        let own = if outside { of_family(&overlay.own) } else { None };
+        own.or_else(|| of_family(&overlay.source_vips))
     }
 
     /// The addresses at which a node port answers; none: all of the node's.
@@ -128,6 +112,41 @@ impl Ground {
                 own.map(Some).collect()
             }
         }
+    }
+}
+
+/// A remote endpoint, beside its address: all that can differ between two of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteEndpoint {
+    /// On an overlay: the node that packets for it are wrapped for.
+    pub provider: Option<IpAddr>,
+    /// Its Ethernet address; HNS chooses if there is none.
+    pub mac: Option<MacAddress>,
+}
+
+impl RemoteEndpoint {
+    /// The endpoint at an address of a network.
+    pub fn document(&self, network: Guid, address: IpAddr) -> Endpoint {
+        let policy = |provider_address| {
+            EndpointPolicy::ProviderAddress(ProviderAddress { provider_address })
+        };
+        Endpoint {
+            id: Some(identity::endpoint_id(network, address)),
+            name: identity::endpoint_name(address),
+            network,
+            policies: self.provider.map(policy).into_iter().collect(),
+            ip_configurations: vec![IpConfiguration { ip_address: address, prefix_length: 0 }],
+            mac_address: self.mac,
+            flags: EndpointFlags::REMOTE_ENDPOINT,
+            ..Endpoint::default()
+        }
+    }
+
+    /// What an endpoint is of ours; none if it is otherwise than we make them.
+    pub fn of(endpoint: &Endpoint) -> Option<Self> {
+        let [address] = endpoint.addresses().collect::<Vec<_>>()[..] else { return None };
+        let this = Self { provider: endpoint.provider_address(), mac: endpoint.mac_address };
+        this.document(endpoint.network, address).is_satisfied_by(endpoint).then_some(this)
     }
 }
 
@@ -182,8 +201,9 @@ pub struct Claim {
     pub service: ObjectKey,
     /// The name of its port.
     pub port: Arc<str>,
-    /// The load balancer.
-    pub spec: Arc<LoadBalancerSpec>,
+    /// The load balancer; none if nobody serves. The place is taken all the same, as on the other
+    /// backends: what nobody answers at one service's address is not another's to answer.
+    pub spec: Option<Arc<LoadBalancerSpec>>,
 }
 
 impl Claim {
@@ -197,7 +217,7 @@ impl Claim {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServiceObjects {
     /// Remote endpoints by address.
-    pub endpoints: BTreeMap<IpAddr, Arc<Endpoint>>,
+    pub endpoints: BTreeMap<IpAddr, RemoteEndpoint>,
     /// Load balancers.
     pub claims: Vec<Claim>,
     /// What Windows cannot do of what the service asks for.
@@ -285,53 +305,50 @@ impl<'a> PortCompiler<'a> {
         self.asks_to_preserve_destination() && self.ground.features.has(Feature::Dsr)
     }
 
-    /// Claims a place for this port, if somebody serves there. Whether somebody does.
+    /// Claims a place for this port. Whether somebody serves there.
     pub(super) fn claim(
         &self,
         place: Place,
-        at: (Option<IpAddr>, u16),
+        (vip, port): (Option<IpAddr>, u16),
         (answer, local_only): (Answer, bool),
         manner: Manner,
         made: &mut ServiceObjects,
     ) -> bool {
-        let Answer::Serve(set) = answer else { return false };
-        let Some(chosen) = self.choose(set, local_only, made) else { return false };
-        let affinity = self.plan.affinity_s.is_some() || self.plan.balance == Balance::SourceHash;
-        let affinity = affinity && self.ground.features.has(Feature::SessionAffinity);
-        let mapping = PortMapping {
-            protocol: self.protocol,
-            internal_port: chosen.target_port,
-            external_port: at.1,
-            distribution_type: if affinity {
-                Distribution::SourceIp
-            } else {
-                Distribution::Connection
-            },
-            flags: manner.flags,
+        let chosen = match answer {
+            Answer::Serve(set) => self.choose(set, local_only, made),
+            Answer::Reject | Answer::Drop => None,
         };
-        let flags = LoadBalancerFlags::NONE
-            .with(LoadBalancerFlags::DSR, manner.dsr)
-            .with(LoadBalancerFlags::IPV6, self.family == IpFamily::V6);
-        let source_vip = match &self.ground.overlay {
-            // What is outside the overlay could not answer to an address inside it.
-            Some(overlay) if chosen.outside => Some(overlay.management),
-            Some(_) => self.ground.source_vip(self.family),
-            None => None,
-        };
-        let spec = LoadBalancerSpec { endpoints: chosen.addresses, source_vip, mapping, flags };
+        let spec = chosen.map(|chosen| Arc::new(self.spec(chosen, port, manner)));
+        let is_served = spec.is_some();
         made.claims.push(Claim {
-            key: FrontendKey {
-                family: self.family,
-                vip: at.0,
-                protocol: self.protocol,
-                port: at.1,
-            },
+            key: FrontendKey { family: self.family, vip, protocol: self.protocol, port },
             rank: rank(place),
             service: self.plan.name.service.clone(),
             port: Arc::clone(&self.plan.name.port),
-            spec: Arc::new(spec),
+            spec,
         });
-        true
+        is_served
+    }
+
+    fn spec(&self, chosen: Chosen, port: u16, manner: Manner) -> LoadBalancerSpec {
+        let affinity = self.plan.affinity_s.is_some() || self.plan.balance == Balance::SourceHash;
+        let affinity = affinity && self.ground.features.has(Feature::SessionAffinity);
+        let distribution_type =
+            if affinity { Distribution::SourceIp } else { Distribution::Connection };
+        LoadBalancerSpec {
+            endpoints: chosen.addresses,
+            source_vip: self.ground.source_of(self.family, chosen.outside),
+            mapping: PortMapping {
+                protocol: self.protocol,
+                internal_port: chosen.target_port,
+                external_port: port,
+                distribution_type,
+                flags: manner.flags,
+            },
+            flags: LoadBalancerFlags::NONE
+                .with(LoadBalancerFlags::DSR, manner.dsr)
+                .with(LoadBalancerFlags::IPV6, self.family == IpFamily::V6),
+        }
     }
 
     /// The endpoints of a set that serve at one target port: the one that most of them have. Sending to the
@@ -377,11 +394,9 @@ impl<'a> PortCompiler<'a> {
                 .as_ref()
                 .map(|overlay| overlay.provider_of(destination.address, site.node, self.nodes));
             chosen.outside |= provider.is_some_and(|provider| provider.outside);
-            made.endpoints.entry(destination.address).or_insert_with(|| {
-                let address = destination.address;
-                let mac = Some(remote_mac(address));
-                let provider = provider.map(|provider| provider.address);
-                Arc::new(self.ground.remote_endpoint(address, provider, mac))
+            made.endpoints.entry(destination.address).or_insert_with(|| RemoteEndpoint {
+                provider: provider.map(|provider| provider.address),
+                mac: Some(remote_mac(destination.address)),
             });
         }
         Some(chosen)

@@ -232,8 +232,8 @@ fn add_service_endpoints_for_cluster_ip(port: &PortCompiler<'_>, made: &mut Serv
         let Place::ClusterIp(vip) = frontend.place else { continue };
         let at = (Some(vip), frontend.port);
         let is_served = port.claim(frontend.place, at, (port.plan().internal, false), manner, made);
-        if is_served && let Some(endpoint) = port.ground().vip_endpoint(vip) {
-            made.endpoints.insert(vip, Arc::new(endpoint));
+        if is_served && let Some(endpoint) = port.ground().vip_endpoint() {
+            made.endpoints.insert(vip, endpoint);
         }
     }
 }

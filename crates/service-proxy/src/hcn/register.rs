@@ -47,6 +47,19 @@ struct Signals {
     networks: AtomicBool,
 }
 
+impl Signals {
+    /// Whether it has to be looked into.
+    fn note(&self, event: Event) -> bool {
+        let signal = match event {
+            Event::Disconnected => &self.restarted,
+            Event::NetworkCreated | Event::NetworkDeleted => &self.networks,
+            _ => return false,
+        };
+        signal.store(true, Ordering::Release);
+        true
+    }
+}
+
 impl HcnBackend {
     /// Its name.
     pub const NAME: &str = "hcn";
@@ -107,16 +120,10 @@ impl Backend for HcnBackend {
 /// Has HNS tell when it stops. Without that, what is gone is found by the periodic sync.
 fn watch(hcn: &dyn Hcn, handle: &SyncHandle, signals: Arc<Signals>) -> Option<Watch> {
     let handle = handle.clone();
-    let listener = Arc::new(move |event: Event| match event {
-        Event::Disconnected => {
-            signals.restarted.store(true, Ordering::Release);
+    let listener = Arc::new(move |event: Event| {
+        if signals.note(event) {
             handle.drift_suspected();
         }
-        Event::NetworkCreated | Event::NetworkDeleted => {
-            signals.networks.store(true, Ordering::Release);
-            handle.drift_suspected();
-        }
-        _ => {}
     });
     match hcn.watch(listener) {
         Ok(watch) => Some(watch),
@@ -185,6 +192,11 @@ impl HcnSyncer {
         };
         syncer.learn_node();
         syncer
+    }
+
+    /// HNS tells that something happened; the next sync looks into it.
+    pub fn note(&self, event: Event) {
+        self.signals.note(event);
     }
 
     /// What it programs.

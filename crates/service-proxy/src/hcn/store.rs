@@ -15,11 +15,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use telaio_hcn::{Endpoint, Guid, LoadBalancer, LoadBalancerFlags, PROTOCOL_TCP, PROTOCOL_UDP};
+use telaio_hcn::{Guid, LoadBalancer, LoadBalancerFlags, PROTOCOL_TCP, PROTOCOL_UDP};
 use telaio_model::{IpFamily, ObjectKey};
 use telaio_reconcile::DiffStore;
 
-use super::compile::{Claim, LoadBalancerSpec};
+use super::compile::{Claim, LoadBalancerSpec, RemoteEndpoint};
 
 /// The place at which a load balancer answers: HNS takes one for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,10 +90,10 @@ impl fmt::Display for FrontendKey {
 #[derive(Debug, Default)]
 pub struct EndpointStore {
     /// Who wants an endpoint at an address; the first decides what it is like.
-    wants: BTreeMap<IpAddr, Vec<(ObjectKey, Arc<Endpoint>)>>,
+    wants: BTreeMap<IpAddr, Vec<(ObjectKey, RemoteEndpoint)>>,
     by_service: BTreeMap<ObjectKey, Vec<IpAddr>>,
     /// What is wanted of ours, and what is there of it.
-    pub(super) diff: DiffStore<IpAddr, Arc<Endpoint>>,
+    pub(super) diff: DiffStore<IpAddr, RemoteEndpoint>,
     /// Ours that are there.
     ids: BTreeMap<IpAddr, Guid>,
     /// Endpoints of others, this node's pods among them.
@@ -102,7 +102,7 @@ pub struct EndpointStore {
 
 impl EndpointStore {
     /// A service wants these remote endpoints, and no others.
-    pub fn want(&mut self, service: &ObjectKey, wanted: BTreeMap<IpAddr, Arc<Endpoint>>) {
+    pub fn want(&mut self, service: &ObjectKey, wanted: BTreeMap<IpAddr, RemoteEndpoint>) {
         let before = self.by_service.remove(service).unwrap_or_default();
         for address in before.iter().filter(|address| !wanted.contains_key(address)) {
             if let Some(wants) = self.wants.get_mut(address) {
@@ -137,8 +137,8 @@ impl EndpointStore {
     }
 
     /// What somebody wants at an address.
-    pub fn wanted(&self, address: IpAddr) -> Option<Arc<Endpoint>> {
-        self.wants.get(&address)?.first().map(|(_, endpoint)| Arc::clone(endpoint))
+    pub fn wanted(&self, address: IpAddr) -> Option<RemoteEndpoint> {
+        self.wants.get(&address)?.first().map(|(_, endpoint)| *endpoint)
     }
 
     /// A service that wants an endpoint at an address.
@@ -156,12 +156,14 @@ impl EndpointStore {
         self.ids.get(&address).copied()
     }
 
-    /// Ours is at this address, and like this. What is wanted there may be as good.
-    pub(super) fn found(&mut self, address: IpAddr, id: Guid, there: Endpoint) {
+    /// Ours is at this address, and like this.
+    pub(super) fn found(&mut self, address: IpAddr, id: Guid, mut there: RemoteEndpoint) {
         self.ids.insert(address, id);
-        let wanted = self.diff.peek(&address);
-        let as_wanted = wanted.filter(|wanted| wanted.is_satisfied_by(&there)).cloned();
-        self.diff.rebase_key(address, Some(as_wanted.unwrap_or_else(|| Arc::new(there))));
+        if self.diff.peek(&address).is_some_and(|wanted| wanted.mac.is_none()) {
+            // Whatever HNS has chosen.
+            there.mac = None;
+        }
+        self.diff.rebase_key(address, Some(there));
     }
 
     /// What is wanted at this address is there now.
@@ -259,7 +261,7 @@ impl LoadBalancerStore {
             self.by_service.insert(service.clone(), keys);
         }
         for (key, before) in places.into_iter().zip(winners) {
-            self.replaced(key, before.map(|claim| claim.spec).as_deref());
+            self.replaced(key, before.and_then(|claim| claim.spec).as_deref());
         }
     }
 
@@ -268,9 +270,14 @@ impl LoadBalancerStore {
         self.claims.get(key)?.first()
     }
 
+    /// The load balancer that is wanted at a place.
+    fn spec_at(&self, key: &FrontendKey) -> Option<Arc<LoadBalancerSpec>> {
+        self.winner(key)?.spec.clone()
+    }
+
     /// The winner at a place was `before` and may be another now.
     fn replaced(&mut self, key: FrontendKey, before: Option<&LoadBalancerSpec>) {
-        let now = self.winner(&key).map(|claim| Arc::clone(&claim.spec));
+        let now = self.spec_at(&key);
         if before == now.as_deref() {
             return;
         }
@@ -312,7 +319,7 @@ impl LoadBalancerStore {
     pub(super) fn resolve(&mut self, endpoints: &EndpointStore) {
         for key in std::mem::take(&mut self.touched) {
             self.lacking.remove(&key);
-            let Some(spec) = self.winner(&key).map(|claim| Arc::clone(&claim.spec)) else {
+            let Some(spec) = self.spec_at(&key) else {
                 self.diff.delete(&key);
                 continue;
             };

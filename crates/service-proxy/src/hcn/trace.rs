@@ -44,11 +44,12 @@ impl State {
         }
         let mut state = Self::default();
         for key in keys {
-            let Some(claim) = store.winner(&key) else { continue };
+            let Some(spec) = store.winner(&key).and_then(|claim| claim.spec.as_ref()) else {
+                continue;
+            };
             let of = |ip: &IpAddr| (identity::endpoint_id(ground.network, *ip), vec![*ip]);
-            let endpoints: BTreeMap<Guid, Vec<IpAddr>> =
-                claim.spec.endpoints.iter().map(of).collect();
-            let mut document = claim.spec.document(key.vip, endpoints.keys().copied().collect());
+            let endpoints: BTreeMap<Guid, Vec<IpAddr>> = spec.endpoints.iter().map(of).collect();
+            let mut document = spec.document(key.vip, endpoints.keys().copied().collect());
             document.id = Some(identity::load_balancer_id(ground.network, &key));
             state.load_balancers.push(document);
             state.endpoints.extend(endpoints);

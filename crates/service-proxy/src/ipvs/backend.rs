@@ -184,6 +184,7 @@ impl IpvsSyncer {
             drain_time_max: ipvs.drain_time_max,
         })?;
         let marks = proxier.marks()?;
+        let anothers = proxier.marks_of_others()?;
         let node = NodeFacts::default();
         let mut machine = MachineAddresses::open()?;
         machine.read()?;
@@ -199,6 +200,9 @@ impl IpvsSyncer {
                 if server.is_v6() == (family == IpFamily::V6) {
                     controller.remember_mark(*server, *mark);
                 }
+            }
+            for (_, mark) in anothers.iter().filter(|(of, _)| *of == family) {
+                controller.avoid_mark(*mark);
             }
             controllers.push(controller);
             let programs = Programs::find(ipvs.flavor, family);

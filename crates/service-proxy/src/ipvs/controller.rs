@@ -62,6 +62,11 @@ impl IpvsController {
         self.marks.remember(server, mark);
     }
 
+    /// Somebody else has a virtual server with this mark: none of ours gets it.
+    pub fn avoid_mark(&mut self, mark: u32) {
+        self.marks.avoid(mark);
+    }
+
     /// What all services depend on is now this. Whether that is something else: then every service has
     /// to be set anew.
     pub fn set_context(&mut self, context: Context) -> bool {

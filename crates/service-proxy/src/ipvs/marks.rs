@@ -51,6 +51,12 @@ impl Marks {
         }
     }
 
+    /// Nobody gets this mark: it is another's.
+    pub fn avoid(&mut self, mark: u32) {
+        self.not_asked_for.remove(&mark);
+        self.taken.insert(mark);
+    }
+
     /// Whether a mark is one that we could have given.
     pub fn is_ours(&self, mark: u32) -> bool {
         let number = mark >> self.shift;

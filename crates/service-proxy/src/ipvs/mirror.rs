@@ -189,6 +189,7 @@ impl Mirror {
                 let state = self.servers.entry(endpoint.server).or_default();
                 let state = state.endpoints.entry(endpoint.address).or_default();
                 state.wanted = Some(real_server(endpoint));
+                state.leaving_since = None;
                 self.touch_server(endpoint.key().server);
             }
             Step::RemoveEndpoint(key) => {
@@ -224,6 +225,8 @@ impl Mirror {
     }
 
     fn touch_server(&mut self, key: ServerKey) {
+        // What is not wanted any more may have weight 0 already, and what is wanted again its own.
+        self.note_leaving(&key);
         self.dirty_servers.insert(key);
         self.touch_member(record(&key));
         if let ServerKey::Address { at, .. } = key
@@ -337,6 +340,7 @@ impl Mirror {
             }
             if state.wanted.is_none() || !state.is_settled() {
                 self.touch_server(key);
+                self.touch_places(&key);
             }
             self.note_leaving(&key);
         }
@@ -389,6 +393,8 @@ impl Mirror {
         let dirty = self.dirty_members.iter().filter_map(|at| Some((*at, self.members.get(at)?)));
         dirty
             .filter(|(at, state)| state.present != Some(state.mark) && self.is_wanted(at, state))
+            // One that is only kept is as it was.
+            .filter(|(at, state)| at.set.kind != SetKind::Local || state.wants > 0)
             .map(|(at, state)| (at, state.mark))
             .collect()
     }
@@ -483,23 +489,23 @@ impl Mirror {
 
     /// The commands for a leaving server's endpoints whose connections have ended, or whose time is over.
     pub fn drained(
-        &self,
+        &mut self,
         key: &ServerKey,
         loads: &[RealServerLoad],
         now: Instant,
         time_max: Duration,
     ) -> Vec<Command> {
-        let Some(state) = self.servers.get(key) else { return Vec::new() };
+        let Some(state) = self.servers.get_mut(key) else { return Vec::new() };
         let mut commands = Vec::new();
         let mut left = 0;
-        for (address, endpoint) in &state.endpoints {
+        for (address, endpoint) in &mut state.endpoints {
             if endpoint.wanted.is_some() || endpoint.present.is_none() {
                 left += usize::from(endpoint.present.is_some());
                 continue;
             }
             let load = loads.iter().find(|load| load.server.address == *address);
             let is_idle = load.is_none_or(|load| load.active == 0 && load.inactive == 0);
-            let is_over = endpoint.leaving_since.is_some_and(|since| now - since >= time_max);
+            let is_over = now - *endpoint.leaving_since.get_or_insert(now) >= time_max;
             if is_idle || is_over {
                 commands.push(Command::DeleteServer(*key, *address));
             } else {
@@ -589,7 +595,8 @@ impl Mirror {
         for member in dirty {
             let Some(state) = self.members.get(&member) else { continue };
             let wanted = self.is_wanted(&member, state);
-            if state.present != wanted.then_some(state.mark) {
+            let is_kept = wanted && state.wants == 0 && member.set.kind == SetKind::Local;
+            if !is_kept && state.present != wanted.then_some(state.mark) {
                 self.dirty_members.insert(member);
             } else if !wanted {
                 self.members.remove(&member);

@@ -19,10 +19,10 @@ use telaio_netlink::links::{LinkIndex, Links, NewLink};
 use telaio_reconcile::target::DriftReport;
 use telaio_reconcile::{ApplyError, SyncReport};
 
-use super::mirror::{Found, Mirror, ServerName, Thing};
+use super::mirror::{Found, Mirror, ServerName, Thing, record};
 use super::network::{Membership, Step};
 use super::sets::{MemberKind, SetKind, SetName};
-use super::types::ServerKey;
+use super::types::{ServerKey, family_of};
 
 /// The device that has the services' addresses.
 pub const DEVICE: &str = "telaio-ipvs0";
@@ -135,6 +135,22 @@ impl Proxier {
             }
         }
         Ok(marks)
+    }
+
+    /// The marks of virtual servers that are not on record: others'.
+    pub fn marks_of_others(&mut self) -> Result<Vec<(IpFamily, u32)>, ApplyError> {
+        let mut ours = BTreeSet::new();
+        for family in self.options.families.clone() {
+            let set = SetName { kind: SetKind::Marks, family };
+            ours.extend(self.members_of(set)?.into_iter().map(|(member, _)| member));
+        }
+        let all = self.ipvs.frontends().map_err(apply_error)?;
+        let others = all.into_iter().filter(|key| !ours.contains(&record(key)));
+        let marks = others.filter_map(|key| match key {
+            ServerKey::Mark { mark, .. } => Some((family_of(&key), mark)),
+            ServerKey::Address { .. } => None,
+        });
+        Ok(marks.collect())
     }
 
     /// Looks at the kernel. What differs from what we put there; the next flush mends it.

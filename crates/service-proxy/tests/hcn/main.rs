@@ -10,6 +10,12 @@ mod objects;
 mod rig;
 mod shaky;
 
+// Random clusters, and the contract, are those of the other backends' tests.
+#[cfg(target_os = "linux")]
+mod converge;
+#[cfg(target_os = "linux")]
+mod packets;
+
 #[cfg(target_os = "linux")]
 #[allow(dead_code, reason = "shared with the other backends' tests, which need all of it")]
 #[path = "../differential/generate.rs"]

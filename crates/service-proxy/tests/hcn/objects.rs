@@ -1,13 +1,11 @@
 //! What services become: a table of places, flags and endpoints.
 
-use telaio_hcn::{
-    Distribution, LoadBalancerFlags, NetworkType, PortMappingFlags, PROTOCOL_UDP,
-};
+use std::sync::Arc;
+use telaio_hcn::{Distribution, LoadBalancerFlags, NetworkType, PROTOCOL_UDP, PortMappingFlags};
 use telaio_model::{LocalEndpoint, Protocol, ServiceEndpoints};
 use telaio_service_proxy::config::{NodePortAddresses, ProxyConfig};
 use telaio_service_proxy::fixture::Fixture;
 use telaio_service_proxy::hcn::HcnOptions;
-use std::sync::Arc;
 
 use crate::rig::{NEW, NODE_IP, OLD, Picture, Rig, SOURCE_VIP, add_pod, hns, ip, options};
 

@@ -89,13 +89,18 @@ impl Rig {
         Self::with(hcn, ProxyConfig::default(), &options())
     }
 
-    pub(crate) fn with(
-        hcn: impl Hcn + 'static,
-        config: ProxyConfig,
-        options: &HcnOptions,
-    ) -> Self {
+    pub(crate) fn with(hcn: impl Hcn + 'static, config: ProxyConfig, options: &HcnOptions) -> Self {
+        Self::on(hcn, proxy_options(config), options)
+    }
+
+    /// A node whose addresses only its Node object says.
+    pub(crate) fn of_view(hcn: impl Hcn + 'static, config: ProxyConfig) -> Self {
+        let proxy = ProxyOptions { node_addresses: Vec::new(), ..proxy_options(config) };
+        Self::on(hcn, proxy, &options())
+    }
+
+    fn on(hcn: impl Hcn + 'static, proxy: ProxyOptions, options: &HcnOptions) -> Self {
         let inbox = Inbox::default();
-        let proxy = proxy_options(config);
         let syncer = HcnSyncer::new((&proxy, options), Arc::new(hcn), inbox.clone());
         Self { syncer, inbox, state: State::default() }
     }
@@ -173,7 +178,8 @@ impl Picture {
             document.endpoints.clear();
             assert!(load_balancers.insert(key, (document, to)).is_none(), "{key} twice");
         }
-        let endpoints = ours.into_iter().map(|it| (it.addresses().next().unwrap(), it)).collect();
+        let endpoints =
+            ours.into_iter().map(|it| (it.ip_configurations[0].ip_address, it)).collect();
         Self { load_balancers, endpoints, foreign: (other_balancers, others) }
     }
 

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use telaio_hcn::{
     Call, Endpoint, EndpointPolicy, FakeHcn, Guid, Hcn, HcnError, HnsVersion, Listener,
-    LoadBalancer, Network, NetworkPolicy, ObjectKind, Operation, PolicyChange, Query, Reason, Watch,
+    LoadBalancer, Network, NetworkPolicy, ObjectKind, Operation, PolicyChange, Query, Reason,
+    Watch,
 };
 
 type Judge = Box<dyn Fn(&Call, u64) -> Option<Reason> + Send + Sync>;
@@ -30,11 +31,6 @@ impl Shaky {
     /// From the call of this number on, nobody answers: as if we had been killed then.
     pub(crate) fn dead_after(fake: &FakeHcn, calls: u64) -> Self {
         Self::new(fake, move |_, before| (before >= calls).then_some(Reason::Unavailable))
-    }
-
-    /// How many calls were made.
-    pub(crate) fn calls(&self) -> u64 {
-        self.calls.load(Ordering::SeqCst)
     }
 
     fn call<T>(

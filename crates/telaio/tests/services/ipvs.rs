@@ -19,6 +19,7 @@ macro_rules! in_guest {
 mod drain;
 mod flags;
 mod leave;
+mod nftables;
 mod others;
 mod reuse;
 mod schedulers;

@@ -346,10 +346,13 @@ impl<'c> Node<'c> {
         for program in ["iptables-legacy-save", "ip6tables-legacy-save"] {
             text += &print(program, &["-c"]);
         }
-        if self.backend == Backend::Ipvs {
+        if guest::is_inside() {
             text += &print("ipvsadm", &["-ln"]);
             text += &print("ipvsadm", &["-lcn"]);
             text += &print("ipset", &["save"]);
+            text += &print("conntrack", &["-L"]);
+            text += &print("ss", &["-tan"]);
+            text += &print("sh", &["-c", "for n in /run/netns/*; do echo $n; nsenter --net=$n ss -tanoi; done"]);
             text += &print("ip", &["-o", "address"]);
         }
         text

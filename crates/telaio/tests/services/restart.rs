@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use telaio_testkit::guest;
 use telaio_testkit::netns::{Cluster, Conversation, Family, Host, Place, Prober, Transport};
 
 use crate::manifest::{SERVICE_PORT, Service, cluster_ip, load_balancer_ip, node_port};
@@ -42,7 +43,13 @@ impl Witnesses {
                 (Host::Outside, node_ip(1)),
                 (Host::NodeB, node_ip(3)),
             ];
-            for (host, to) in to {
+            // The guest kernel is slow: there half of them are IPv4's, the others IPv6's.
+            let (skipped, step) = match (guest::is_inside(), family) {
+                (false, _) => (0, 1),
+                (true, Family::V4) => (0, 2),
+                (true, Family::V6) => (1, 2),
+            };
+            for (host, to) in to.into_iter().skip(skipped).step_by(step) {
                 let from = Place::of(host);
                 let conversation = cluster.connect(from, to).unwrap();
                 assert!(conversation.greeting().unwrap().by().is_some());

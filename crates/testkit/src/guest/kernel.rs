@@ -1,7 +1,7 @@
 //! The kernel's process: how it starts, and how it surely ends.
 
 use std::io::{self, PipeReader, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -9,18 +9,6 @@ use std::time::Duration;
 
 /// How much of what the kernel says is kept: the end of it.
 const CONSOLE_BYTES_MAX: usize = 64 << 10;
-
-/// A kernel to be started.
-pub(super) struct Kernel<'a> {
-    /// The kernel.
-    pub(super) program: PathBuf,
-    /// A directory for what the process makes for itself: its memory, its control socket.
-    pub(super) own: PathBuf,
-    /// The first process.
-    pub(super) init: PathBuf,
-    /// What the first process finds in its environment.
-    pub(super) variable: (&'a str, &'a Path),
-}
 
 /// How it ended.
 pub(super) struct End {
@@ -30,47 +18,37 @@ pub(super) struct End {
     pub(super) console: String,
 }
 
-impl Kernel<'_> {
-    /// Runs it until it powers off or the time is over. Then no process of it is left.
-    pub(super) fn run(&self, time_max: Duration) -> io::Result<End> {
-        let (reader, writer) = io::pipe()?;
-        let mut command = self.command();
-        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-        let mut running = Running(command.spawn()?);
-        // It has copies of the pipe's end, which would never come.
-        drop(command);
-        let (sender, console) = mpsc::sync_channel(1);
-        thread::spawn(move || sender.send(read_tail(reader)));
-        let in_time = console.recv_timeout(time_max);
-        let is_too_late = in_time.is_err();
-        let tail = in_time.unwrap_or_else(|_| {
-            running.end();
-            // The pipe ends when the last process of the kernel has.
-            console.recv().unwrap_or_default()
-        });
-        Ok(End { is_too_late, console: String::from_utf8_lossy(&tail).into_owned() })
-    }
+/// Runs a kernel until it powers off or the time is over. Then no process of it is left.
+pub(super) fn run(mut command: Command, time_max: Duration) -> io::Result<End> {
+    let (reader, writer) = io::pipe()?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let mut running = Running(command.spawn()?);
+    // It has copies of the pipe's end, which would never come.
+    drop(command);
+    let (sender, console) = mpsc::sync_channel(1);
+    thread::spawn(move || sender.send(read_tail(reader)));
+    let in_time = console.recv_timeout(time_max);
+    let is_too_late = in_time.is_err();
+    let tail = in_time.unwrap_or_else(|_| {
+        running.end();
+        // The pipe ends when the last process of the kernel has.
+        console.recv().unwrap_or_default()
+    });
+    Ok(End { is_too_late, console: String::from_utf8_lossy(&tail).into_owned() })
+}
 
-    fn command(&self) -> Command {
-        // In a process namespace of its own everything goes with its first process. That one is ended
-        // when `unshare` does, and `unshare` when we do, even if we are killed. The kernel must not be
-        // it: it breaks down by a signal, to which a first process is deaf.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--", "unshare"]);
-        command.args(["--pid", "--net", "--fork", "--kill-child=KILL", "--"]);
-        command.args(["sh", "-c", "\"$@\"; exit $?", "sh"]);
-        command.arg(&self.program).arg("mem=256M");
-        // The host's file system, read-only.
-        command.args(["root=none", "rootfstype=hostfs", "rootflags=/", "ro"]);
-        // One console, without the kernel's small talk.
-        command.args(["con=null", "ssl=null", "con0=fd:0,fd:1", "loglevel=5"]);
-        command.arg(format!("uml_dir={}/", self.own.display()));
-        command.arg(format!("init={}", self.init.display()));
-        let (name, value) = self.variable;
-        command.arg(format!("{name}={}", value.display()));
-        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("TMPDIR", &self.own);
-        command
-    }
+/// A program that is a kernel, so that it surely ends; `own` is a directory for what it makes for itself:
+/// its memory, its control socket.
+pub(super) fn contained(program: &Path, own: &Path) -> Command {
+    // In a process namespace of its own everything goes with its first process. That one is ended
+    // when `unshare` does, and `unshare` when we do, even if we are killed. The kernel must not be
+    // it: it breaks down by a signal, to which a first process is deaf.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--", "unshare"]);
+    command.args(["--pid", "--net", "--fork", "--kill-child=KILL", "--"]);
+    command.args(["sh", "-c", "\"$@\"; exit $?", "sh"]).arg(program);
+    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("TMPDIR", own);
+    command
 }
 
 /// The process, ended with the value.

@@ -168,7 +168,8 @@ fn survey_overlay(
     }
     let endpoint =
         is_named.then(|| source_vip_endpoint(network, &source_vips, management, host_mac));
-    Ok((Overlay { source_vips, management, host_mac, routes }, endpoint))
+    let own = IpFamily::ALL.into_iter().filter_map(|family| node.primary(family)).collect();
+    Ok((Overlay { source_vips, management, own, host_mac, routes }, endpoint))
 }
 
 /// The endpoint that has the source address. Not a remote one: answers come to it.
@@ -179,10 +180,9 @@ fn source_vip_endpoint(
     mac_address: Option<MacAddress>,
 ) -> Endpoint {
     let id = network.id.unwrap_or_default();
-    let first = addresses.first().copied();
     let configuration = |ip: &IpAddr| IpConfiguration { ip_address: *ip, prefix_length: 0 };
     Endpoint {
-        id: first.map(|address| identity::endpoint_id(id, address)),
+        id: addresses.first().map(|address| identity::endpoint_id(id, *address)),
         name: identity::SOURCE_VIP_NAME.to_owned(),
         network: id,
         policies: vec![EndpointPolicy::ProviderAddress(ProviderAddress { provider_address })],

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use telaio_hcn::{Endpoint, Guid, Hcn, HcnError, LoadBalancer, Query, Reason};
 
+use super::super::compile::RemoteEndpoint;
 use super::super::identity;
 use super::super::store::FrontendKey;
 use super::Core;
@@ -171,10 +172,11 @@ impl Core {
             self.there.made_source_vip(id, endpoint);
             return;
         }
-        let addresses: Vec<IpAddr> = endpoint.addresses().collect();
-        let known = match addresses[..] {
-            [address] if is_here && self.endpoints.our_id(address).is_none() => {
-                self.endpoints.found(address, id, endpoint);
+        let address = endpoint.addresses().next().filter(|_| is_here);
+        let free = address.filter(|address| self.endpoints.our_id(*address).is_none());
+        let known = match (free, RemoteEndpoint::of(&endpoint)) {
+            (Some(address), Some(there)) => {
+                self.endpoints.found(address, id, there);
                 self.load_balancers.touch_users_of(address);
                 KnownEndpoint::Ours(address)
             }

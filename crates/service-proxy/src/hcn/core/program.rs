@@ -1,12 +1,12 @@
 //! The one place that changes HNS.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use telaio_hcn::{Endpoint, Feature, Guid, HcnError, LoadBalancer, Reason};
+use telaio_hcn::{Feature, Guid, HcnError, LoadBalancer, Reason};
 use telaio_model::ObjectKey;
 use telaio_reconcile::{ApplyError, SyncReport};
 
+use super::super::compile::RemoteEndpoint;
 use super::super::identity;
 use super::super::store::FrontendKey;
 use super::{Core, is_surprise};
@@ -137,8 +137,7 @@ impl Core {
         }
         match self.hcn.create_endpoint(&wanted) {
             Ok(made) => {
-                let id = made.id.or(wanted.id).unwrap_or_default();
-                self.there.made_source_vip(id, made);
+                self.there.made_source_vip(made.id.unwrap_or_default(), made);
                 outcome.report.created += 1;
                 Ok(())
             }
@@ -147,11 +146,11 @@ impl Core {
     }
 
     fn create_endpoints(&mut self, outcome: &mut Outcome) -> Result<(), Down> {
-        let changed: Vec<(IpAddr, Arc<Endpoint>)> = self
+        let changed: Vec<(IpAddr, RemoteEndpoint)> = self
             .endpoints
             .diff
             .changed()
-            .filter_map(|delta| Some((*delta.key, Arc::clone(delta.new?))))
+            .filter_map(|delta| Some((*delta.key, *delta.new?)))
             .collect();
         for (address, wanted) in changed {
             let service = self.endpoints.wanted_by(address).cloned();
@@ -160,9 +159,9 @@ impl Core {
             {
                 continue;
             }
-            match self.hcn.create_endpoint(&wanted) {
+            match self.hcn.create_endpoint(&wanted.document(self.network(), address)) {
                 Ok(made) => {
-                    let id = made.id.or(wanted.id).unwrap_or_default();
+                    let id = made.id.unwrap_or_default();
                     self.endpoints.made(address, id);
                     self.there.made_endpoint(id, address);
                     self.load_balancers.touch_users_of(address);

@@ -574,3 +574,84 @@ fn a_leaving_server_that_somebody_removed_is_waited_for_no_more() {
     kernel.flush();
     assert!(!kernel.is_bound() && !kernel.present(&record(&key(TCP))));
 }
+
+#[test]
+fn what_returns_before_anything_was_done_is_not_waited_for() {
+    let mut kernel = serving(TCP);
+    kernel.take(&removing(TCP));
+    // Nothing of it was carried out, and the kernel was looked at.
+    kernel.mirror.settle();
+    observe(&mut kernel, as_made(), false);
+    assert_eq!(kernel.mirror.leaving(), &[key(TCP)].into());
+    kernel.take(&making(TCP));
+    assert_eq!(kernel.flush(), []);
+    assert!(kernel.mirror.leaving().is_empty() && kernel.is_quiet());
+}
+
+/// A place with a mark, and the server with that mark.
+fn marked() -> (Membership, ServerKey) {
+    let place = Membership::new(SetKind::Local, place().entry);
+    (place, ServerKey::Mark { is_v6: false, mark: 1 << 16 })
+}
+
+/// What the policy Local adds to a service.
+fn with_mark() -> Kernel {
+    let (place, twin) = marked();
+    let mut kernel = serving(TCP);
+    kernel.take(&[
+        Step::SetServer(Server { key: twin, ..server(TCP) }),
+        Step::Join(place, Some(1 << 16)),
+        Step::SetEndpoint(EndpointInfo { server: twin, ..info(TCP, 1, 1) }),
+    ]);
+    kernel.flush();
+    kernel.take(&removing(TCP));
+    kernel.take(&[
+        Step::RemoveEndpoint(EndpointInfo { server: twin, ..info(TCP, 1, 1) }.key()),
+        Step::Leave(place),
+        Step::RemoveServer(twin),
+    ]);
+    kernel.flush();
+    kernel.drain(TCP, &[]);
+    kernel
+}
+
+#[test]
+fn a_place_is_kept_while_the_server_with_its_mark_has_connections() {
+    let (place, twin) = marked();
+    let mut kernel = with_mark();
+    assert_eq!(kernel.mirror.leaving(), &[twin].into());
+    assert!(kernel.present(&place) && kernel.is_bound());
+    let busy = kernel.mirror.drained(&twin, &[load(1, 0, 1, 0)], kernel.now, TIME_MAX);
+    assert_eq!(busy, []);
+    let idle = kernel.mirror.drained(&twin, &[load(1, 0, 0, 0)], kernel.now, TIME_MAX);
+    assert_eq!(idle, [Command::Delete(twin)]);
+    kernel.mirror.applied(&idle, kernel.now);
+    kernel.settle();
+    assert!(!kernel.present(&place) && !kernel.is_bound() && kernel.is_quiet());
+}
+
+#[test]
+fn a_place_is_not_kept_for_a_server_that_somebody_removed() {
+    let (place, twin) = marked();
+    let mut kernel = with_mark();
+    let members = [(place, Some(1 << 16)), (on_device(), None), (record(&twin), None)];
+    let found = Found { members: members.into(), addresses: [ip()].into(), ..Found::default() };
+    let drift = observe(&mut kernel, found, false);
+    assert_eq!(drift.missing, [Thing::Server(twin)]);
+    kernel.flush();
+    assert!(!kernel.present(&place) && !kernel.is_bound() && kernel.is_quiet());
+}
+
+#[test]
+fn what_has_weight_0_already_when_it_leaves_has_its_time_too() {
+    let mut kernel = serving(TCP);
+    // Somebody else took it.
+    observe(&mut kernel, all_of(TCP, &[load(1, 0, 1, 0), load(2, 1, 0, 0)]), false);
+    kernel.take(&[Step::RemoveEndpoint(info(TCP, 1, 1).key())]);
+    assert_eq!(kernel.flush(), []);
+    assert_eq!(kernel.mirror.leaving(), &[key(TCP)].into());
+    let busy = [load(1, 0, 1, 0)];
+    assert_eq!(kernel.drain(TCP, &busy), []);
+    kernel.now += TIME_MAX;
+    assert_eq!(kernel.drain(TCP, &busy), [Command::DeleteServer(key(TCP), real(1, 0).address)]);
+}

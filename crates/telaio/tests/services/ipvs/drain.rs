@@ -95,8 +95,11 @@ fn a_service_that_goes_keeps_its_connections_and_its_address_until_they_end() {
     node.remove("going");
     node.settle();
     let check = |node: &Node<'_>| {
-        for conversation in conversations.iter().flatten() {
-            conversation.echo(b"still here").unwrap();
+        for (conversation, (_, to)) in
+            conversations.iter().flatten().zip(places.into_iter().flatten())
+        {
+            let said = conversation.echo(b"still here");
+            said.unwrap_or_else(|error| panic!("{to}: {error}\n{}", node.rules()));
         }
         for (host, to) in places.into_iter().flatten() {
             assert_eq!(node.ask(Place::of(host), to, Transport::Tcp), Outcome::Refused, "{to}");

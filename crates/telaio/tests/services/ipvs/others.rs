@@ -38,7 +38,7 @@ fn a_virtual_server_of_another_is_left_alone_and_told() {
     assert_eq!(theirs(&node).len(), count, "{}", servers(&node));
     let at_it = |node: &Node<'_>| {
         let all = servers(node);
-        all.lines().filter(|line| line.contains(" 10.96.0.1:80 ")).count()
+        all.lines().filter(|line| line.contains(" -t 10.96.0.1:80 ")).count()
     };
     assert_eq!(at_it(&node), 2, "{}", servers(&node));
     let is_told = |line: &str| line.contains("WARN") && line.contains("10.96.0.1:80");

@@ -53,7 +53,7 @@ fn ports_that_are_used_again_at_once_do_not_wait() {
             (Host::Outside, node_ip(1)),
             (Host::Outside, node_ip(2)),
             (Host::Outside, at(family, 1)),
-            (Host::B1, at(family, 1)),
+            (Host::B1, at(family, 2)),
         ] {
             let repeated = cluster.on(host, || {
                 let before = syn_retransmissions();
