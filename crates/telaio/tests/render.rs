@@ -37,7 +37,7 @@ fn an_empty_directory_is_an_empty_view() {
 
 /// The parts of what is rendered for IPVS, by the program that takes each.
 fn ipvs_parts(text: &str) -> BTreeMap<&str, &str> {
-    let parts = text.strip_prefix("# ").unwrap().split("\n# ");
+    let parts = text.trim_start_matches("# ").split("\n# ");
     parts.map(|part| part.split_once('\n').unwrap_or((part, ""))).collect()
 }
 

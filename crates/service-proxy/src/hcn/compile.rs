@@ -3,6 +3,9 @@
 //! What a port wants is said by address: [`LoadBalancerSpec`] names endpoints by theirs, because the
 //! identities of pods' endpoints are HNS's to tell. [`Ground`] is what the node offers.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;

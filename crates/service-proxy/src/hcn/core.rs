@@ -35,8 +35,6 @@
 mod ground;
 mod observe;
 mod program;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

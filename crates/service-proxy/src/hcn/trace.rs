@@ -136,10 +136,10 @@ fn describe(key: &FrontendKey, load_balancer: &LoadBalancer, mapping: &PortMappi
     let set: Vec<&str> =
         flags.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| *name).collect();
     if !set.is_empty() {
-        text.push_str(&format!(" ({})", set.join(", ")));
+        text = format!("{text} ({})", set.join(", "));
     }
-    if let Some(source_vip) = load_balancer.source_vip {
-        text.push_str(&format!(", source {source_vip}"));
+    match load_balancer.source_vip {
+        Some(source_vip) => format!("{text}, source {source_vip}"),
+        None => text,
     }
-    text
 }

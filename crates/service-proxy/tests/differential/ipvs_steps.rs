@@ -96,7 +96,7 @@ impl Contents {
                 let ServerKey::Mark { mark, .. } = *key else { return None };
                 let family = family_of(key);
                 let is_lost = !numbers.contains_key(&(family, mark));
-                is_lost.then(|| (family, &server.scheduler, server.timeout_s, endpoints, mark))
+                is_lost.then_some((family, &server.scheduler, server.timeout_s, endpoints, mark))
             })
             .collect();
         lost.sort_unstable();
@@ -298,18 +298,17 @@ fn at_once(world: &World) -> Contents {
 
 /// What is different, said so that a person sees it.
 fn difference(is: &Contents, wanted: &Contents) -> Option<String> {
-    fn one_way<T: PartialEq + std::fmt::Debug>(what: &str, a: Vec<T>, b: &[T]) -> Vec<String> {
-        a.into_iter().filter(|it| !b.contains(it)).map(|it| format!("{what} {it:?}")).collect()
+    fn both<T: PartialEq + std::fmt::Debug>(is: &[T], wanted: &[T]) -> Vec<String> {
+        let more = is.iter().filter(|it| !wanted.contains(it)).map(|it| format!("is {it:?}"));
+        let less = wanted.iter().filter(|it| !is.contains(it)).map(|it| format!("wanted {it:?}"));
+        more.chain(less).collect()
     }
-    fn both<T: PartialEq + std::fmt::Debug + Clone>(a: Vec<T>, b: Vec<T>) -> Vec<String> {
-        let mut told = one_way("is", a.clone(), &b);
-        told.extend(one_way("wanted", b, &a));
-        told
+    fn all<T>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+        items.into_iter().collect()
     }
-    let mut told =
-        both(is.servers.iter().collect::<Vec<_>>(), wanted.servers.iter().collect::<Vec<_>>());
-    told.extend(both(is.members.iter().collect(), wanted.members.iter().collect()));
-    told.extend(both(is.addresses.iter().collect(), wanted.addresses.iter().collect()));
+    let mut told = both(&all(&is.servers), &all(&wanted.servers));
+    told.extend(both(&all(&is.members), &all(&wanted.members)));
+    told.extend(both(&all(&is.addresses), &all(&wanted.addresses)));
     (!told.is_empty()).then(|| told.join("\n"))
 }
 

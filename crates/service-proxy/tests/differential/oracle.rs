@@ -305,10 +305,9 @@ fn serves_node_ports(world: &World, backend: Backend, packet: &Packet) -> bool {
 fn without_service(world: &World, backend: Backend, packet: &Packet) -> Expected {
     let to = packet.to.ip();
     match backend {
-        Backend::Iptables => return Expected::None,
         // It is the machine's own address: what no service has there is refused.
         Backend::Ipvs if is_on_device(world, to) => return Expected::Reject,
-        Backend::Ipvs => return Expected::None,
+        Backend::Iptables | Backend::Ipvs => return Expected::None,
         Backend::Nftables => {}
     }
     let is_cluster_ip = world.services.iter().any(|it| is_ours(it) && it.cluster_ips.contains(&to));

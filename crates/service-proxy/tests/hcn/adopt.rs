@@ -1,8 +1,8 @@
 //! Killed at any moment, the next run finds what is ours, leaks nothing and touches nobody else's.
 
 use telaio_hcn::{
-    Endpoint, EndpointFlags, FakeHcn, Hcn as _, IpConfiguration, LoadBalancer, NetworkType,
-    PROTOCOL_TCP, PortMapping,
+    Distribution, Endpoint, EndpointFlags, FakeHcn, Hcn as _, IpConfiguration, LoadBalancer,
+    NetworkType, PROTOCOL_TCP, PortMapping, PortMappingFlags,
 };
 use telaio_model::ServiceEndpoints;
 use telaio_reconcile::SyncKind;
@@ -30,8 +30,8 @@ fn with_others(version: telaio_hcn::HnsVersion, kind: NetworkType) -> FakeHcn {
             protocol: PROTOCOL_TCP,
             internal_port: 8080,
             external_port: 80,
-            distribution_type: Default::default(),
-            flags: Default::default(),
+            distribution_type: Distribution::Connection,
+            flags: PortMappingFlags::NONE,
         }],
         ..LoadBalancer::default()
     };
@@ -129,8 +129,8 @@ fn what_is_stale_goes_and_what_an_older_release_shaped_otherwise_too() {
             protocol: PROTOCOL_TCP,
             internal_port: 8080,
             external_port: 80,
-            distribution_type: Default::default(),
-            flags: Default::default(),
+            distribution_type: Distribution::Connection,
+            flags: PortMappingFlags::NONE,
         }],
         ..LoadBalancer::default()
     };

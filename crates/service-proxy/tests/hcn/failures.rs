@@ -252,7 +252,9 @@ fn objects_that_vanish_are_found_missing_and_made_again() {
 
     // A load balancer that is gone is noticed by the call that was to change it.
     let ids = fake.load_balancer_ids(&Query::All).unwrap();
-    ids.iter().for_each(|id| fake.delete_load_balancer(*id).unwrap());
+    for id in ids {
+        fake.delete_load_balancer(id).unwrap();
+    }
     rig.set(&[Fixture::new("s3").cluster_ip([10, 96, 0, 3]).remote([10, 244, 2, 3]).build()]);
     rig.apply();
     rig.apply();

@@ -7,6 +7,7 @@ mod calls;
 mod failures;
 mod ground;
 mod objects;
+mod overlay;
 mod rig;
 mod shaky;
 

@@ -90,18 +90,18 @@ impl Rig {
     }
 
     pub(crate) fn with(hcn: impl Hcn + 'static, config: ProxyConfig, options: &HcnOptions) -> Self {
-        Self::on(hcn, proxy_options(config), options)
+        Self::on(hcn, &proxy_options(config), options)
     }
 
     /// A node whose addresses only its Node object says.
     pub(crate) fn of_view(hcn: impl Hcn + 'static, config: ProxyConfig) -> Self {
         let proxy = ProxyOptions { node_addresses: Vec::new(), ..proxy_options(config) };
-        Self::on(hcn, proxy, &options())
+        Self::on(hcn, &proxy, &options())
     }
 
-    fn on(hcn: impl Hcn + 'static, proxy: ProxyOptions, options: &HcnOptions) -> Self {
+    fn on(hcn: impl Hcn + 'static, proxy: &ProxyOptions, options: &HcnOptions) -> Self {
         let inbox = Inbox::default();
-        let syncer = HcnSyncer::new((&proxy, options), Arc::new(hcn), inbox.clone());
+        let syncer = HcnSyncer::new((proxy, options), Arc::new(hcn), inbox.clone());
         Self { syncer, inbox, state: State::default() }
     }
 
@@ -132,6 +132,13 @@ impl Rig {
         self.state.apply(telaio_model::Op::DeleteService(entry.service.key.clone()));
         let changed =
             Changed { services: [entry.service.key.clone()].into(), ..Changed::default() };
+        self.tell(&self.state.clone(), &changed);
+    }
+
+    /// An object of the cluster is now so.
+    pub(crate) fn set_object(&mut self, object: telaio_model::Object) {
+        let changed = Changed { objects: [object.object_ref()].into(), ..Changed::default() };
+        self.state.apply(telaio_model::Op::SetObject(object));
         self.tell(&self.state.clone(), &changed);
     }
 

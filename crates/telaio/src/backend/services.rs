@@ -378,8 +378,8 @@ impl Successor {
         for attempt in 1..=MOVE_ATTEMPTS_MAX {
             let last = attempt == MOVE_ATTEMPTS_MAX;
             let alone = self.is_alone() || self.remove_and_record(last);
-            let taken =
-                !self.takeover || log_removed("kube-proxy's rules", self.replace_kube_proxy(), last);
+            let taken = !self.takeover
+                || log_removed("kube-proxy's rules", self.replace_kube_proxy(), last);
             if last || (alone && taken) {
                 return;
             }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use telaio_testkit::guest;
 use telaio_testkit::netns::{Cluster, Host, Outcome, PATIENCE, Transport, is_node_a};
 
-use crate::expectations::{Case, Expected, SeenAs, Section, sections};
+use crate::expectations::{Case, Expected, Section, SeenAs, sections};
 use crate::fixtures;
 use crate::node::{Backend, Node};
 

@@ -350,9 +350,6 @@ impl<'c> Node<'c> {
             text += &print("ipvsadm", &["-ln"]);
             text += &print("ipvsadm", &["-lcn"]);
             text += &print("ipset", &["save"]);
-            text += &print("conntrack", &["-L"]);
-            text += &print("ss", &["-tan"]);
-            text += &print("sh", &["-c", "for n in /run/netns/*; do echo $n; nsenter --net=$n ss -tanoi; done"]);
             text += &print("ip", &["-o", "address"]);
         }
         text

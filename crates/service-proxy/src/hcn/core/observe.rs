@@ -111,7 +111,7 @@ impl Core {
                 continue;
             }
             let read = self.hcn.endpoint(id);
-            match self.readable(id, read)? {
+            match readable(id, read)? {
                 Read::Object(endpoint) => self.endpoint_found(id, endpoint),
                 Read::Nothing => {}
                 Read::Stray => {
@@ -174,16 +174,13 @@ impl Core {
         }
         let address = endpoint.addresses().next().filter(|_| is_here);
         let free = address.filter(|address| self.endpoints.our_id(*address).is_none());
-        let known = match (free, RemoteEndpoint::of(&endpoint)) {
-            (Some(address), Some(there)) => {
-                self.endpoints.found(address, id, there);
-                self.load_balancers.touch_users_of(address);
-                KnownEndpoint::Ours(address)
-            }
-            _ => {
-                self.there.stray_endpoints.insert(id);
-                KnownEndpoint::Stray
-            }
+        let known = if let (Some(address), Some(there)) = (free, RemoteEndpoint::of(&endpoint)) {
+            self.endpoints.found(address, id, there);
+            self.load_balancers.touch_users_of(address);
+            KnownEndpoint::Ours(address)
+        } else {
+            self.there.stray_endpoints.insert(id);
+            KnownEndpoint::Stray
         };
         self.there.endpoints.insert(id, known);
     }
@@ -205,7 +202,7 @@ impl Core {
                 continue;
             }
             let read = self.hcn.load_balancer(id);
-            let known = match self.readable(id, read)? {
+            let known = match readable(id, read)? {
                 Read::Object(load_balancer) => self.load_balancer_found(id, load_balancer),
                 Read::Nothing => continue,
                 Read::Stray => {
@@ -237,31 +234,6 @@ impl Core {
             }
         }
     }
-
-    /// What became of reading an object. A stranger's that cannot be read must not keep us from ours; one
-    /// of ours that makes no sense is as good as none.
-    fn readable<T>(&self, id: Guid, read: Result<T, HcnError>) -> Result<Read<T>, HcnError> {
-        let error = match read {
-            Ok(object) => return Ok(Read::Object(object)),
-            Err(error) => error,
-        };
-        match (&error.reason, identity::is_marked(id)) {
-            (Reason::NotFound, _) => Ok(Read::Nothing),
-            (Reason::BadAnswer(_), true) => {
-                tracing::warn!(%error, "an object of ours makes no sense; replacing it");
-                Ok(Read::Stray)
-            }
-            (Reason::BadAnswer(_), false) => {
-                tracing::warn!(%error, "cannot read an object of somebody else; leaving it alone");
-                Ok(Read::Unreadable)
-            }
-            (Reason::Unavailable, _) | (_, true) => Err(error),
-            (_, false) => {
-                tracing::warn!(%error, "cannot read an object of somebody else; will look again");
-                Ok(Read::Nothing)
-            }
-        }
-    }
 }
 
 enum Read<T> {
@@ -272,6 +244,31 @@ enum Read<T> {
     Stray,
     /// Somebody else's, and none of our business.
     Unreadable,
+}
+
+/// What became of reading an object. A stranger's that cannot be read must not keep us from ours; one
+/// of ours that makes no sense is as good as none.
+fn readable<T>(id: Guid, read: Result<T, HcnError>) -> Result<Read<T>, HcnError> {
+    let error = match read {
+        Ok(object) => return Ok(Read::Object(object)),
+        Err(error) => error,
+    };
+    match (&error.reason, identity::is_marked(id)) {
+        (Reason::NotFound, _) => Ok(Read::Nothing),
+        (Reason::BadAnswer(_), true) => {
+            tracing::warn!(%error, "an object of ours makes no sense; replacing it");
+            Ok(Read::Stray)
+        }
+        (Reason::BadAnswer(_), false) => {
+            tracing::warn!(%error, "cannot read an object of somebody else; leaving it alone");
+            Ok(Read::Unreadable)
+        }
+        (Reason::Unavailable, _) | (_, true) => Err(error),
+        (_, false) => {
+            tracing::warn!(%error, "cannot read an object of somebody else; will look again");
+            Ok(Read::Nothing)
+        }
+    }
 }
 
 /// Removes everything of ours from HNS; tells what that was. Goes on where something cannot be removed,

@@ -40,8 +40,11 @@ fn web() -> Fixture {
     Fixture::new("web").cluster_ip([10, 96, 0, 1]).remote([10, 244, 2, 1])
 }
 
-/// What each group does: to which server, with which endpoints.
-fn operations(groups: &[PatchGroup]) -> Vec<(ServerKey, Operation, Vec<(String, Operation)>)> {
+/// What a group does: to which server, and with which endpoints.
+type Told = (ServerKey, Operation, Vec<(String, Operation)>);
+
+/// What each group does.
+fn operations(groups: &[PatchGroup]) -> Vec<Told> {
     let endpoint =
         |it: &crate::ipvs::patch::EndpointPatch| (it.0.resource().address.to_string(), it.op());
     let of_group = |group: &PatchGroup| {
@@ -162,9 +165,8 @@ fn of_equal_claims_the_first_name_has_the_place_and_the_next_inherits_it() {
     set(&mut controller, &named("b", 2));
     set(&mut controller, &named("a", 1));
     let groups = operations(&controller.generate_patch_groups());
-    let contested = |groups: &[(ServerKey, Operation, Vec<_>)]| {
-        groups.iter().find(|(server, ..)| *server == at("192.0.2.1:80")).cloned()
-    };
+    let contested =
+        |groups: &[Told]| groups.iter().find(|(server, ..)| *server == at("192.0.2.1:80")).cloned();
     let (_, operation, endpoints) = contested(&groups).unwrap();
     assert_eq!(operation, Operation::Create);
     assert_eq!(endpoints, [("10.244.2.1:8080".to_owned(), Operation::Create)]);
