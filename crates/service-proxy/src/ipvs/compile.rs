@@ -210,6 +210,7 @@ impl<'a> PortCompiler<'a> {
             Answer::Reject => (Treatment::Reject, Arc::default()),
             Answer::Drop => (Treatment::Drop, Arc::default()),
         };
+        let is_direct = endpoints.first().is_some_and(|it| it.forwarding != Forwarding::Nat);
         let service = ServiceInfo {
             server,
             name: Arc::clone(&self.name),
@@ -222,6 +223,7 @@ impl<'a> PortCompiler<'a> {
             outside: outside.filter(|_| is_external),
             scheduler: self.scheduler,
             affinity_s: self.plan.affinity_s,
+            is_direct,
             allowed: match place {
                 Place::LoadBalancerIp(ip) => self.allowed_at(ip),
                 _ => None,
@@ -258,31 +260,33 @@ impl<'a> PortCompiler<'a> {
             // for as long as that is there.
             scheduler: self.plan.affinity_s.map_or(self.scheduler, |_| Scheduler::Maglev),
             affinity_s: None,
+            is_direct: false,
             allowed: None,
             bind: false,
         };
         Claim { rank: 0, service, endpoints: self.endpoints(server, None, EndpointSet::Local) }
     }
 
-    /// The endpoints of a set. Only NAT can change the port.
+    /// The endpoints of a set. Only NAT can change the port, so if one has another, all get NAT.
     fn endpoints(
         &self,
         server: ServerKey,
         port: Option<u16>,
         set: EndpointSet,
     ) -> Arc<[EndpointInfo]> {
+        let destinations = self.plan.set(set);
+        let is_same = |destination: &Destination| Some(destination.port) == port;
+        let forwarding =
+            if destinations.iter().all(is_same) { self.forwarding } else { Forwarding::Nat };
         let info = |destination: &Destination| EndpointInfo {
             server,
             protocol: self.protocol(),
             address: SocketAddr::new(destination.address, destination.port),
             weight: destination.weight,
-            forwarding: match port {
-                Some(port) if port == destination.port => self.forwarding,
-                _ => Forwarding::Nat,
-            },
+            forwarding,
             local: destination.local,
         };
-        self.plan.set(set).iter().map(info).collect()
+        destinations.iter().map(info).collect()
     }
 }
 

@@ -150,6 +150,11 @@ fn loop_back(endpoint: &EndpointInfo) -> Option<Membership> {
     Some(Membership::new(SetKind::LoopBack, Entry::IpPortIp { ip, protocol, port, other: ip }))
 }
 
+/// The set of an address that is served, where NAT would put it into `by_nat`.
+fn served(service: &ServiceInfo, by_nat: SetKind) -> SetKind {
+    if service.is_direct { SetKind::Direct } else { by_nat }
+}
+
 /// The set of an address that is not served; `None` if it is.
 fn unserved(treatment: Treatment) -> Option<SetKind> {
     match treatment {

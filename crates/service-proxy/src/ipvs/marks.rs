@@ -145,6 +145,16 @@ mod tests {
     }
 
     #[test]
+    fn nobody_gets_anothers_mark() {
+        let mut marks = Marks::new(1 << 14);
+        marks.remember(at("192.0.2.1:80"), 2 << 16);
+        marks.avoid(1 << 16);
+        marks.avoid(2 << 16);
+        let given = marks.of(&port("a"), [at("192.0.2.1:80")].into_iter());
+        assert_eq!(given, Some(3 << 16));
+    }
+
+    #[test]
     fn no_mark_has_the_masquerade_bit() {
         for bit in 0..32 {
             let mut marks = Marks::new(1 << bit);

@@ -149,7 +149,13 @@ impl RulesContext {
 
     /// What is at one of our addresses and at no port of a service. Ping is answered.
     fn undefined_ports(&self) -> Vec<Rule> {
-        let served = [SetKind::ClusterIp, SetKind::External, SetKind::Local, SetKind::NoLocal];
+        let served = [
+            SetKind::ClusterIp,
+            SetKind::External,
+            SetKind::Direct,
+            SetKind::Local,
+            SetKind::NoLocal,
+        ];
         let served = served.map(|set| self.to(set, Rule::new(Target::Return)));
         let refused = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
             .map(|protocol| Rule::new(Target::Reject(self.family)).protocol(protocol));

@@ -21,6 +21,8 @@ pub enum SetKind {
     ClusterIp,
     /// External addresses and ports that are served by the whole cluster: always masqueraded.
     External,
+    /// Addresses and ports whose endpoints answer the client themselves: never masqueraded.
+    Direct,
     /// Those with the policy Local, each with the mark of the virtual server that has only the endpoints
     /// of this node. From outside a packet gets that mark, and keeps its source.
     Local,
@@ -55,12 +57,13 @@ pub enum MemberKind {
 
 impl SetKind {
     /// All of them, in the order of their names here.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Servers,
         Self::Marks,
         Self::Addresses,
         Self::ClusterIp,
         Self::External,
+        Self::Direct,
         Self::Local,
         Self::NoLocal,
         Self::Reject,
@@ -78,6 +81,7 @@ impl SetKind {
             Self::Servers
             | Self::ClusterIp
             | Self::External
+            | Self::Direct
             | Self::NoLocal
             | Self::Reject
             | Self::Drop
@@ -95,6 +99,7 @@ impl SetKind {
             Self::Addresses => ["TELAIO-IPVS-IPS", "TELAIO-6-IPVS-IPS"],
             Self::ClusterIp => ["TELAIO-CLUSTER-IP", "TELAIO-6-CLUSTER-IP"],
             Self::External => ["TELAIO-EXTERNAL", "TELAIO-6-EXTERNAL"],
+            Self::Direct => ["TELAIO-DIRECT", "TELAIO-6-DIRECT"],
             Self::Local => ["TELAIO-LOCAL", "TELAIO-6-LOCAL"],
             Self::NoLocal => ["TELAIO-NO-LOCAL", "TELAIO-6-NO-LOCAL"],
             Self::Reject => ["TELAIO-REJECT", "TELAIO-6-REJECT"],

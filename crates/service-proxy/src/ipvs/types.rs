@@ -148,6 +148,8 @@ pub struct ServiceInfo {
     pub scheduler: Scheduler,
     /// How long a client stays with its endpoint, if it does.
     pub affinity_s: Option<u32>,
+    /// Its endpoints answer clients themselves, so these have to be seen as they are.
+    pub is_direct: bool,
     /// The sources that may use it; `None`: all. Never empty.
     pub allowed: Option<Arc<[IpNet]>>,
     /// The address has to be put on our device; else the machine has it already.

@@ -1,6 +1,6 @@
 //! Services on their cluster addresses.
 
-use super::{EndpointHandlers, Handler, Member, ServiceHandlers, entry, unserved};
+use super::{EndpointHandlers, Handler, Member, ServiceHandlers, entry, served, unserved};
 use crate::ipvs::network::Membership;
 use crate::ipvs::sets::SetKind;
 use crate::ipvs::types::ServiceInfo;
@@ -11,7 +11,7 @@ pub struct ClusterIpHandler;
 
 impl Handler for ClusterIpHandler {
     fn members(&self, service: &ServiceInfo) -> Vec<Member> {
-        let set = unserved(service.treatment).unwrap_or(SetKind::ClusterIp);
+        let set = unserved(service.treatment).unwrap_or(served(service, SetKind::ClusterIp));
         entry(service).map(|entry| (Membership::new(set, entry), None)).into_iter().collect()
     }
 

@@ -1,6 +1,6 @@
 //! Services on ports of the node's own addresses.
 
-use super::{EndpointHandlers, Handler, Member, ServiceHandlers, entry, unserved};
+use super::{EndpointHandlers, Handler, Member, ServiceHandlers, entry, served, unserved};
 use crate::ipvs::network::Membership;
 use crate::ipvs::sets::SetKind;
 use crate::ipvs::types::{Outside, ServiceInfo};
@@ -30,7 +30,7 @@ pub(super) fn external_members(service: &ServiceInfo) -> Vec<Member> {
         (_, Some(Outside::Marked(mark))) => (SetKind::Local, Some(mark)),
         (Some(unserved), _) => (unserved, None),
         (None, Some(Outside::Drop)) => (SetKind::NoLocal, None),
-        (None, None) => (SetKind::External, None),
+        (None, None) => (served(service, SetKind::External), None),
     };
     vec![(Membership::new(set, entry), mark)]
 }

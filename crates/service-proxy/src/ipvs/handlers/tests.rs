@@ -35,6 +35,7 @@ fn service(service_type: ServiceType) -> ServiceInfo {
         outside: None,
         scheduler: Scheduler::RoundRobin,
         affinity_s: None,
+        is_direct: false,
         allowed: None,
         bind: service_type == ServiceType::LoadBalancer,
     }
@@ -240,4 +241,13 @@ fn an_endpoint_that_moves_is_listed_where_it_is() {
     assert_eq!(update(&near, &far)[1..], [Step::Leave(own_loop())]);
     let heavy = EndpointInfo { weight: 5, ..near.clone() };
     assert_eq!(update(&near, &heavy), [Step::SetEndpoint(heavy)]);
+}
+
+#[test]
+fn who_is_answered_by_an_endpoint_itself_is_never_masqueraded() {
+    for service_type in [ServiceType::ClusterIp, ServiceType::NodePort, ServiceType::LoadBalancer] {
+        let direct = ServiceInfo { is_direct: true, ..service(service_type) };
+        let members = handler_of(&direct).members(&direct);
+        assert_eq!(members, [(Membership::new(SetKind::Direct, place()), None)]);
+    }
 }

@@ -430,6 +430,37 @@ fn anothers_server_at_our_place_stays_as_it_is() {
 }
 
 #[test]
+fn anothers_server_stays_as_it_is_also_if_our_service_comes_later() {
+    let mut kernel = Kernel::new();
+    let theirs = || vec![snapshot(TCP, &[load(7, 1, 0, 0)])];
+    observe(&mut kernel, Found { servers: theirs(), ..Found::default() }, false);
+    kernel.take(&making(TCP));
+    assert_eq!(kernel.flush(), []);
+    assert!(!kernel.present(&record(&key(TCP))), "on record it would look like ours");
+    observe(&mut kernel, Found { servers: theirs(), ..Found::default() }, false);
+    assert_eq!(kernel.flush(), []);
+}
+
+#[test]
+fn endpoints_of_a_scheduler_that_heeds_no_weights_go_at_once() {
+    let mut kernel = Kernel::new();
+    kernel.take(&making(TCP));
+    let scheduler = Scheduler::DestinationHash;
+    kernel.take(&[Step::SetServer(Server { scheduler, ..server(TCP) })]);
+    kernel.flush();
+    kernel.take(&[Step::RemoveEndpoint(info(TCP, 1, 1).key())]);
+    assert_eq!(kernel.flush(), [Command::DeleteServer(key(TCP), info(TCP, 1, 1).address)]);
+}
+
+#[test]
+fn schedulers_by_hash_pass_over_endpoints_that_leave() {
+    let flags = |scheduler| virtual_server(&Server { scheduler, ..server(TCP) }).flags;
+    assert_eq!(flags(Scheduler::Maglev), FLAG_SCHEDULER_1);
+    assert_eq!(flags(Scheduler::SourceHash), FLAG_SCHEDULER_1);
+    assert_eq!(flags(Scheduler::RoundRobin), 0);
+}
+
+#[test]
 fn when_anothers_server_is_gone_ours_is_made() {
     let mut kernel = with_anothers(false);
     kernel.flush();
