@@ -17,11 +17,7 @@ const BENCHMARKS: &[(&str, &str, &str)] = &[
         "telaio-brain",
         "The brain: loading a cluster, and one change's way to many watchers",
     ),
-    (
-        "hcn",
-        "telaio-service-proxy",
-        "Windows: compile and diff, and calls to an HNS in memory",
-    ),
+    ("hcn", "telaio-service-proxy", "Windows: compile and diff, and calls to an HNS in memory"),
     (
         "ipvs",
         "telaio-service-proxy",

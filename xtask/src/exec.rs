@@ -13,6 +13,13 @@ pub(crate) fn root() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
+/// Where cargo puts what it builds, and we what we fetch.
+pub(crate) fn target_directory() -> PathBuf {
+    let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    // A relative one is meant from where cargo was called, and that is where we run it.
+    root().join(named.unwrap_or_else(|| "target".into()))
+}
+
 /// The cargo that runs us, with these arguments.
 pub(crate) fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Step {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -50,6 +57,12 @@ impl Step {
             self.shown.push_str(arg.as_ref());
             self.command.arg(arg.as_ref());
         }
+        self
+    }
+
+    /// Elsewhere than in the root of the workspace.
+    pub(crate) fn within(mut self, directory: &Path) -> Self {
+        self.command.current_dir(directory);
         self
     }
 

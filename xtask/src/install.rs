@@ -1,11 +1,15 @@
 //! What the suites need beside a Rust tool chain, installed when it is missing.
 //!
 //! Three ways: Debian packages by `apt-get`, parts of the tool chain by `rustup`, cargo's own
-//! subcommands by `cargo install --locked`. Nothing that is there is touched.
+//! subcommands by `cargo install --locked`. Nothing that is there is touched. A kernel for an emulated
+//! machine is only unpacked, below cargo's target directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::exec::{cargo, is_installed, program};
+use crate::exec::{cargo, is_installed, program, target_directory};
 
 /// A program and the Debian package that has it.
 const DEBIAN: &[(&str, &str)] = &[
@@ -27,6 +31,12 @@ const LINKER_FOR_WINDOWS: (&str, &str) = ("x86_64-w64-mingw32-gcc", "gcc-mingw-w
 
 /// What runs programs for Windows, by any of its names. Debian keeps it out of the search path.
 const WINES: [&str; 3] = ["wine64", "wine", "/usr/lib/wine/wine64"];
+
+/// What emulates a machine.
+const EMULATOR: (&str, &str) = ("qemu-system-x86_64", "qemu-system-x86");
+
+/// A package that needs the newest kernel for such a machine, and is nothing else.
+const KERNEL_FOR_EMULATOR: &str = "linux-image-cloud-amd64";
 
 /// A part of the tool chain: the cargo command that needs it, and its name for rustup.
 const COMPONENTS: &[(&str, &str)] = &[("fmt", "rustfmt"), ("clippy", "clippy")];
@@ -83,6 +93,49 @@ pub(crate) fn windows(target: &str) -> Result<&'static str> {
         bail!("rustup could not add the target {target}");
     }
     wine().with_context(|| format!("there is no wine: looked for {}", WINES.join(", ")))
+}
+
+/// Installs what emulates a machine, and fetches a kernel for it; where that is unpacked.
+pub(crate) fn qemu() -> Result<PathBuf> {
+    debian_packages(&[EMULATOR])?;
+    let directory = target_directory().join("qemu-kernel");
+    if !directory.exists() {
+        // What was cut short is not there.
+        let unfinished = directory.with_extension("unfinished");
+        if unfinished.exists() {
+            fs::remove_dir_all(&unfinished)?;
+        }
+        fs::create_dir_all(&unfinished)?;
+        unpack_kernel(&unfinished)?;
+        fs::rename(&unfinished, &directory)?;
+    }
+    Ok(directory)
+}
+
+/// Unpacks a kernel's package. Installed, it would want to be what this machine starts with.
+fn unpack_kernel(directory: &Path) -> Result<()> {
+    let by_hand = "apt-get update; apt-get download, dpkg-deb --extract, depmod --basedir";
+    let fetched = || format!("the tests need {KERNEL_FOR_EMULATOR}: this failed: {by_hand}");
+    if !program("apt-get").args(["update", "--quiet"]).run()? {
+        bail!(fetched());
+    }
+    let (_, needs) = program("apt-cache").args(["depends", KERNEL_FOR_EMULATOR]).capture()?;
+    let package = needs.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
+    let version = package.with_context(fetched)?.to_owned();
+    let download = ["download".to_owned(), format!("linux-image-{version}")];
+    if !program("apt-get").args(download).within(directory).run()? {
+        bail!(fetched());
+    }
+    let mut files = fs::read_dir(directory)?.flatten().map(|entry| entry.path());
+    let archive = files.find(|path| path.extension().is_some_and(|end| end == "deb"));
+    let archive = archive.with_context(fetched)?;
+    let name = archive.to_string_lossy();
+    let extract = program("dpkg-deb").args(["--extract", &name, "."]).within(directory);
+    let list = program("depmod").args(["--basedir", ".", &version]).within(directory);
+    if !extract.run()? || !list.run()? {
+        bail!(fetched());
+    }
+    Ok(fs::remove_file(&archive)?)
 }
 
 /// Installs the nightly tool chain that cargo-fuzz builds with.

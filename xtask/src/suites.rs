@@ -49,6 +49,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "tests", long_only: false, run: tests },
     Suite { name: "windows", long_only: false, run: windows },
     Suite { name: "docs", long_only: false, run: docs },
+    Suite { name: "qemu", long_only: true, run: qemu },
     Suite { name: "fuzz", long_only: true, run: fuzz },
 ];
 
@@ -173,6 +174,15 @@ fn tests(run: &mut Run) -> Result<Outcome> {
 /// What only Windows runs, under wine.
 fn windows(_: &mut Run) -> Result<Outcome> {
     for_windows::suite().map(Outcome::of)
+}
+
+/// Tests on an emulated machine, which take minutes each: those that are ignored otherwise.
+fn qemu(_: &mut Run) -> Result<Outcome> {
+    install::cargo_tool(&install::NEXTEST)?;
+    let kernel = install::qemu()?;
+    let nextest = ["nextest", "run", "--workspace", "--profile", "qemu", "--run-ignored", "only"];
+    let nextest = cargo(nextest).env("TELAIO_TEST_KERNEL", &kernel.to_string_lossy());
+    nextest.run().map(Outcome::of)
 }
 
 fn docs(_: &mut Run) -> Result<Outcome> {

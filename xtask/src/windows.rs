@@ -4,11 +4,9 @@
 //! that library, which checks what it is sent, misbehaves on request and counts what leaks. Cargo puts
 //! all of them into one directory, which is where Windows looks for libraries first.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 
-use crate::exec::{Step, cargo, root};
+use crate::exec::{Step, cargo, target_directory};
 use crate::install;
 
 /// What we build for.
@@ -51,10 +49,4 @@ fn under_wine(step: Step, wine: &str) -> Result<Step> {
         // No chatter, and no offer to install what is never needed.
         .env("WINEDEBUG", "-all")
         .env("WINEDLLOVERRIDES", "mscoree,mshtml="))
-}
-
-fn target_directory() -> PathBuf {
-    let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    // A relative one is meant from where cargo was called, and that is where we run it.
-    root().join(named.unwrap_or_else(|| "target".into()))
 }

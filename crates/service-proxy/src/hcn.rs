@@ -11,14 +11,16 @@
 //!   writes (`program_host_compute_objects`);
 //! - [`compile`]: a service's port in the terms of HCN, pure;
 //! - [`identity`]: how ours are told from others';
-//! - [`trace`]: what a packet will meet.
+//! - [`trace`](mod@trace): what a packet will meet.
 //!
 //! What Windows cannot do, and what happens instead:
 //! - nobody serves: there is no load balancer, so traffic is neither rejected nor dropped by us;
 //! - with an external policy Local, this node and its pods meet the local endpoints too;
 //! - a load balancer has one target port: endpoints that listen elsewhere than most are left out;
 //! - weights and turns do not exist; a client stays with its endpoint for as long as HNS likes;
-//! - SCTP, and source ranges of load balancers, are told of once per service and left undone.
+//! - SCTP is not balanced, and source ranges are not enforced: HNS's rules (ACL) act at an endpoint, where
+//!   the address that the client used is gone, so they would hit users of the cluster address too. Each is
+//!   told once per service.
 
 pub mod compile;
 pub mod core;

@@ -238,7 +238,8 @@ pub(crate) struct RunArgs {
           default_values_t = [Plane::Services])]
     pub(crate) planes: Vec<Plane>,
 
-    /// How services are programmed; auto takes the best that this machine can run
+    /// How services are programmed: nftables, iptables, ipvs, or view to only print them; auto takes
+    /// the best of the first two that this machine can run
     #[arg(long, visible_alias = "proxy-mode", value_name = "BACKEND", value_parser = backend,
           default_value = "auto")]
     pub(crate) backend: String,

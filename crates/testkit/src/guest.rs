@@ -264,9 +264,9 @@ trait Machine {
     /// Where its modules are, as it sees them itself.
     fn modules(&self) -> Result<PathBuf, GuestError>;
 
-    /// What its first process does so that what is written in the folder reaches the host: a shell's
-    /// commands.
-    fn connect(&self) -> &'static str;
+    /// What its first process does so that what is written in the folder reaches the host, and what
+    /// else such a machine needs: a shell's commands.
+    fn prepare(&self) -> &'static str;
 
     /// Its kernel, to be started, for a run that has this folder.
     fn kernel(&self, folder: &Folder) -> Result<Command, GuestError>;
@@ -301,7 +301,7 @@ impl Folder {
             let text = format!("#!/bin/sh\nexec {modprobe} --dirname {root} \"$@\"\n");
             folder.write_program("bin/modprobe", &text)?;
             symlink(modules, folder.path("lib/modules"))?;
-            fs::write(folder.path("connect"), machine.connect())?;
+            fs::write(folder.path("machine"), machine.prepare())?;
             fs::write(folder.path("command"), command.script())?;
             Ok(folder)
         };

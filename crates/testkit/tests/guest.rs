@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use telaio_testkit::guest::{self, GuestCommand, GuestError};
+use telaio_testkit::guest::{self, GuestCommand, GuestError, qemu};
 use telaio_testkit::netns::{Cluster, Family, Host, Place, SERVER_PORT, Transport};
 
 /// Set for the test program that is to be killed.
@@ -147,4 +147,26 @@ fn a_cluster_of_namespaces_runs_inside_where_modules_load_by_themselves() {
         assert!(ipvs.exists());
     })
     .unwrap();
+}
+
+#[test]
+#[ignore = "on an emulated machine: cargo xtask test --long"]
+fn an_emulated_machine_has_both_ipvs_and_nftables() -> Result<(), GuestError> {
+    qemu::inside("an_emulated_machine_has_both_ipvs_and_nftables", &[], || {
+        let script = "ipvsadm -A -t 192.0.2.1:80 -s rr && nft add table ip both && ipvsadm -S -n && nft list tables";
+        let output = Command::new("sh").args(["-c", script]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let both = "-A -t 192.0.2.1:80 -s rr\ntable ip both\n";
+        assert_eq!(String::from_utf8_lossy(&output.stdout), both);
+    })
+}
+
+#[test]
+#[ignore = "on an emulated machine: cargo xtask test --long"]
+fn a_test_that_fails_on_an_emulated_machine_fails_here() {
+    let name = "a_test_that_fails_on_an_emulated_machine_fails_here";
+    let outcome = qemu::inside(name, &[], || panic!("so far away"));
+    let Err(GuestError::TestFailed { output, .. }) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(output.code, 101, "{output}");
+    assert!(output.stderr.contains("so far away"), "{output}");
 }

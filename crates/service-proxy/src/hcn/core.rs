@@ -37,6 +37,7 @@ mod observe;
 mod program;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use telaio_hcn::{Endpoint, Guid, Hcn, HcnError, PortMappingFlags};
@@ -74,6 +75,8 @@ pub struct Core {
     modify_refused: bool,
     /// What was told of each service.
     told: BTreeMap<ObjectKey, BTreeSet<String>>,
+    /// Addresses without an endpoint that were told of.
+    told_lacking: BTreeSet<IpAddr>,
 }
 
 impl Core {
@@ -92,6 +95,7 @@ impl Core {
             source_vip: None,
             modify_refused: false,
             told: BTreeMap::new(),
+            told_lacking: BTreeSet::new(),
         }
     }
 
@@ -193,6 +197,19 @@ impl Core {
     /// endpoint is not made yet.
     pub fn is_lacking(&self) -> bool {
         self.load_balancers.lacking().next().is_some()
+    }
+
+    /// Tells once of each address that nobody has, for as long as that is so.
+    fn tell_lacking(&mut self) {
+        let mut lacking = BTreeSet::new();
+        for (place, addresses) in self.load_balancers.lacking() {
+            for address in addresses {
+                if lacking.insert(*address) && !self.told_lacking.contains(address) {
+                    tracing::warn!(%address, %place, "nobody has made an endpoint for it; not served");
+                }
+            }
+        }
+        self.told_lacking = lacking;
     }
 
     fn network(&self) -> Guid {

@@ -2,17 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
 use telaio_hcn::fake::Fault;
 use telaio_hcn::{
     Call, Guid, Hcn as _, Hresult, NetworkType, ObjectKind, Operation, Query, Reason,
 };
-use telaio_model::ServiceEndpoints;
+use telaio_model::{Op, ServiceEndpoints};
 use telaio_reconcile::kpng::Backend as _;
-use telaio_reconcile::{ApplyError, SyncKind};
+use telaio_reconcile::{ApplyError, SyncHandle, SyncKind};
 use telaio_service_proxy::config::ProxyConfig;
 use telaio_service_proxy::fixture::Fixture;
 use telaio_service_proxy::hcn::HcnBackend;
 use telaio_service_proxy::hcn::identity::is_marked;
+use telaio_service_proxy::options::{Follower, Programmed, ProxyOptions};
 
 use crate::rig::{NEW, OLD, Picture, Rig, add_network, add_pod, hns, ip, options, proxy_options};
 use crate::shaky::Shaky;
@@ -196,39 +200,46 @@ fn is_whole(fake: &telaio_hcn::FakeHcn) -> bool {
         && picture.endpoints.len() == 10
 }
 
+/// Tells a test of every sync that succeeds.
+struct Tells(parking_lot::Mutex<Sender<()>>);
+
+impl Follower for Tells {
+    fn started(&self, _: &SyncHandle) {}
+
+    fn programmed(&self, _: &Programmed<'_>) {
+        // The test may have seen enough.
+        _ = self.0.lock().send(());
+    }
+}
+
 #[test]
 fn a_restarted_hns_is_noticed_and_programmed_anew() {
     let fake = hns(NEW, NetworkType::L2Bridge);
-    let mut backend =
-        HcnBackend::new(proxy_options(ProxyConfig::default()), options(), Arc::new(fake.clone()));
+    let (tell, told) = channel();
+    let proxy = ProxyOptions {
+        follower: Arc::new(Tells(parking_lot::Mutex::new(tell))),
+        ..proxy_options(ProxyConfig::default())
+    };
+    let mut backend = HcnBackend::new(proxy, options(), Arc::new(fake.clone()));
     backend.setup().unwrap();
-    let (send, receive) = std::sync::mpsc::channel();
-    let watch = fake.watch(Arc::new(move |_| _ = send.send(()))).unwrap();
-    backend.sync().unwrap();
     let mut sink = Box::new(backend).sink();
     for entry in services() {
-        sink.send(telaio_model::Op::SetService(Arc::clone(&entry.service))).unwrap();
+        sink.send(Op::SetService(Arc::clone(&entry.service))).unwrap();
         for endpoint in entry.endpoints.iter() {
-            sink.send(telaio_model::Op::SetEndpoint(Arc::clone(endpoint))).unwrap();
+            sink.send(Op::SetEndpoint(Arc::clone(endpoint))).unwrap();
         }
     }
-    sink.send(telaio_model::Op::Sync).unwrap();
-    wait_for(|| is_whole(&fake));
+    sink.send(Op::Sync).unwrap();
+    let wait_until_whole = || {
+        while !is_whole(&fake) {
+            told.recv_timeout(Duration::from_mins(1)).expect("a sync that succeeds");
+        }
+    };
+    wait_until_whole();
     fake.restart();
-    receive.recv().unwrap();
-    // The CNI plugin makes its network again; nothing is told of it here.
+    // The CNI plugin makes its network again; until then there is nothing to program services on.
     add_network(&fake, NetworkType::L2Bridge);
-    wait_for(|| is_whole(&fake));
-    drop(watch);
-}
-
-/// Waits for what another thread does; gives up after a long time.
-fn wait_for(is_so: impl Fn() -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_mins(1);
-    while !is_so() {
-        assert!(std::time::Instant::now() < deadline, "it did not come about");
-        std::thread::yield_now();
-    }
+    wait_until_whole();
 }
 
 #[test]

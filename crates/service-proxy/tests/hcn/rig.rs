@@ -180,7 +180,8 @@ impl Picture {
         let mut load_balancers = BTreeMap::new();
         for mut document in our_balancers {
             let key = FrontendKey::of(&document).expect("one place");
-            let to = document.endpoints.iter().flat_map(|id| addresses[id].clone()).collect();
+            let to = document.endpoints.iter().filter_map(|id| addresses.get(id)).flatten();
+            let to = to.copied().collect();
             document.id = None;
             document.endpoints.clear();
             assert!(load_balancers.insert(key, (document, to)).is_none(), "{key} twice");

@@ -1,7 +1,7 @@
 #!/bin/sh
 # The first process on the guest kernel: makes a small machine, runs ./command, and says how it ended.
 # The kernel hands TELAIO_GUEST_FOLDER over; what is written there reaches the host, and nothing else does:
-# ./connect sees to that.
+# ./machine sees to that, and to what else this kind of machine needs.
 
 folder=$TELAIO_GUEST_FOLDER
 export PATH="$folder/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -12,7 +12,7 @@ prepare() {
         mount -t sysfs sysfs /sys &&
         mount -t tmpfs tmpfs /run &&
         mkdir -p /run/tmp "$folder" &&
-        . "$folder/connect" &&
+        . "$folder/machine" &&
         echo "$folder/bin/modprobe" >/proc/sys/kernel/modprobe &&
         modprobe ipv6 &&
         ip link set lo up

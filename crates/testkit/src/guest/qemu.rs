@@ -48,7 +48,7 @@ const MODULES_TAKEN: [&str; 4] = [
     "kernel/drivers/net/wireguard/",
 ];
 /// What the guest has beside the test program: programs, and their packages.
-pub const PROGRAMS: [(&str, &str); 25] = [
+pub const PROGRAMS: &[(&str, &str)] = &[
     ("sh", "dash"),
     ("cat", "coreutils"),
     ("ln", "coreutils"),
@@ -90,12 +90,16 @@ const LINKS: [(&str, &str); 5] = [
     ("/lib64", "usr/lib64"),
     ("/var/run", "/run"),
 ];
-/// The first port is the console. The others are to pass on what they get as it is.
-const CONNECT: &str = r#"
+/// The first port is the console; the others are to pass on what they get as it is. The kernel would load
+/// these modules itself, one after the other while a transaction waits, which takes longer here than a
+/// test has patience.
+const PREPARE: &str = r#"
 mount -t devtmpfs devtmpfs /dev &&
     stty -F /dev/ttyS1 raw -echo && ln -s /dev/ttyS1 "$folder/stdout" &&
     stty -F /dev/ttyS2 raw -echo && ln -s /dev/ttyS2 "$folder/stderr" &&
-    stty -F /dev/ttyS3 raw -echo && ln -s /dev/ttyS3 "$folder/outcome"
+    stty -F /dev/ttyS3 raw -echo && ln -s /dev/ttyS3 "$folder/outcome" &&
+    modprobe -a nft_chain_nat nft_compat nft_ct nft_fib_inet nft_hash nft_limit nft_log nft_masq \
+        nft_nat nft_numgen nft_redir nft_reject_ipv4 nft_reject_ipv6
 "#;
 
 /// Runs the body of a test in QEMU, as [`guest::inside`](super::inside) does in User-mode Linux; with it
@@ -115,8 +119,8 @@ impl Machine for Emulated<'_> {
         Ok(MODULES.into())
     }
 
-    fn connect(&self) -> &'static str {
-        CONNECT
+    fn prepare(&self) -> &'static str {
+        PREPARE
     }
 
     fn kernel(&self, folder: &Folder) -> Result<Command, GuestError> {
@@ -189,7 +193,7 @@ impl Emulated<'_> {
         kernel.put_modules(&mut archive)?;
         archive.take_tree(&folder.path("bin"))?;
         archive.take_tree(&folder.path("lib"))?;
-        for name in ["init", "connect", "command"] {
+        for name in ["init", "machine", "command"] {
             archive.take(&folder.path(name))?;
         }
         archive.finish()?;

@@ -22,7 +22,7 @@ impl Machine for UserMode {
         Ok(MODULES.into())
     }
 
-    fn connect(&self) -> &'static str {
+    fn prepare(&self) -> &'static str {
         // It sees the folder already, and could not write there.
         "mount -t hostfs -o \"$folder\" hostfs \"$folder\"\n"
     }

@@ -85,6 +85,7 @@ impl Core {
         self.make_source_vip(outcome)?;
         self.create_endpoints(outcome)?;
         self.load_balancers.resolve(&self.endpoints);
+        self.tell_lacking();
         self.write_load_balancers(outcome)?;
         self.delete_load_balancers(outcome)?;
         self.delete_endpoints(outcome)

@@ -85,13 +85,17 @@ fn switch(node: &mut Node<'_>, to: Backend, flags: &[&str]) {
     node.end();
     node.backend = to;
     node.flags = flags.iter().map(|&flag| flag.to_owned()).collect();
-    node.flags.push("--log-level=debug".into());
-    let t = std::time::Instant::now();
     node.start();
-    println!("start {:?}", t.elapsed());
     node.settle();
-    println!("settled {:?}", t.elapsed());
-    println!("modules {}", std::fs::read_to_string("/proc/modules").unwrap());
+}
+
+/// Kills the agent, and starts it again.
+fn kill_and_start(node: &mut Node<'_>, witnesses: &Witnesses) {
+    node.kill();
+    wait_for_quiet(node.cluster);
+    witnesses.wait();
+    node.start();
+    node.settle();
 }
 
 /// Waits until IPVS takes no new connections and has those that stand.
@@ -107,42 +111,6 @@ fn wait_for_weight_0(node: &Node<'_>) {
 }
 
 fn switch_and_back() {
-    if std::env::var_os("TELAIO_TEST_X").is_some() {
-        let cluster = Cluster::start().unwrap();
-        let mut node = Node::new(&cluster, Backend::Nftables, &services());
-        let t = std::time::Instant::now();
-        node.start();
-        let p = node.pid();
-        std::thread::spawn(move || loop {
-            std::thread::sleep(Duration::from_secs(1));
-            let sh = format!("for t in /proc/{p}/task/*; do cat $t/comm $t/stack; done; for f in /proc/[0-9]*/cmdline; do cat $f ; echo; done; cat /proc/modules; cat /proc/uptime");
-            let out = std::process::Command::new("sh").args(["-c", &sh]).output().unwrap();
-            eprintln!("{:?} {}", t.elapsed(), String::from_utf8_lossy(&out.stdout));
-        });
-        eprintln!("start {:?}", t.elapsed());
-        node.settle();
-        eprintln!("settled {:?}", t.elapsed());
-        panic!("seen");
-    }
-    let t = std::time::Instant::now();
-    let modules = [
-        "nft_ct",
-        "nft_nat",
-        "nft_chain_nat",
-        "nft_masq",
-        "nft_redir",
-        "nft_numgen",
-        "nft_hash",
-        "nft_limit",
-        "nft_fib_inet",
-        "nft_reject_ipv4",
-        "nft_reject_ipv6",
-        "nft_compat",
-        "nft_log",
-    ];
-    let status = std::process::Command::new("modprobe").arg("-a").args(modules).status().unwrap();
-    assert!(status.success());
-    println!("modprobe {:?}", t.elapsed());
     let cluster = Cluster::start().unwrap();
     let mut all = services();
     all.push(Service::new("talk", NUMBER).endpoints("a1 b1"));
@@ -155,11 +123,7 @@ fn switch_and_back() {
     switch(&mut node, Backend::Nftables, &[]);
     wait_for_weight_0(&node);
     witnesses.wait();
-    node.kill();
-    wait_for_quiet(&cluster);
-    witnesses.wait();
-    node.start();
-    node.settle();
+    kill_and_start(&mut node, &witnesses);
     wait_for_weight_0(&node);
     witnesses.have_noticed_nothing();
     talk.end();
@@ -170,6 +134,7 @@ fn switch_and_back() {
     switch(&mut node, Backend::Ipvs, &[UDP_TIMEOUT]);
     node.wait_until("end of nftables", || traces(&node, Backend::Nftables).is_empty());
     assert!(!traces(&node, Backend::Ipvs).is_empty());
+    kill_and_start(&mut node, &witnesses);
     witnesses.have_noticed_nothing();
     talk.end();
 }
