@@ -87,7 +87,8 @@ fn nets() -> impl Strategy<Value = Vec<IpNet>> {
 }
 
 fn labels() -> impl Strategy<Value = Labels> {
-    btree_map(text(), prop_oneof![Just(Arc::from("")), text()], 0..3)
+    let texts = btree_map(text(), prop_oneof![Just(Arc::from("")), text()], 0..3);
+    texts.prop_map(|texts| texts.into_iter().collect())
 }
 
 /// A name in a namespace.
