@@ -22,8 +22,10 @@ const TICK: Duration = Duration::from_millis(200);
 const DRAIN_PERIOD: Duration = Duration::from_secs(1);
 /// IPVS and the sets are read at most so often,
 const READ_PERIOD_MIN: Duration = Duration::from_secs(1);
-/// and take at most one part in so many of the time.
+/// and take at most one part in so many of the time,
 const READ_SHARE: u32 = 50;
+/// but no reading, however slow, puts off the next by more than this.
+const READ_PERIOD_MAX: Duration = Duration::from_secs(10);
 
 /// What the sync loop and the watching threads tell each other.
 #[derive(Default)]
@@ -65,7 +67,7 @@ impl Signals {
 
     fn read_period(&self) -> Duration {
         let cost = Duration::from_micros(self.read_cost_us.load(Ordering::Relaxed));
-        (cost * READ_SHARE).max(READ_PERIOD_MIN)
+        (cost * READ_SHARE).clamp(READ_PERIOD_MIN, READ_PERIOD_MAX)
     }
 }
 

@@ -233,6 +233,13 @@ fn affinity_and_weights_are_passed_on() {
 }
 
 #[test]
+fn where_a_mark_leads_clients_stay_by_their_hash() {
+    let all = claims(&everywhere().with(external_local).sticky(77));
+    let service = &twin(&all).unwrap().service;
+    assert_eq!((service.scheduler, service.affinity_s), (Scheduler::Maglev, None));
+}
+
+#[test]
 fn packets_go_unchanged_only_to_where_the_port_is_the_same() {
     let direct = everywhere().with(annotated(ANNOTATION_FORWARDING, "direct"));
     let forwarding = |fixture: &Fixture, place: &str| claim(fixture, place).endpoints[0].forwarding;

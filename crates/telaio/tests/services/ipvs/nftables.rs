@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use telaio_testkit::guest::{GuestError, qemu};
 use telaio_testkit::netns::{Cluster, Family, Host, PATIENCE, Place};
@@ -17,10 +17,13 @@ use crate::kill::wait_for_quiet;
 use crate::manifest::Service;
 use crate::node::{Backend, Node};
 use crate::restart::{Witnesses, services};
+use crate::support;
 use crate::switch::traces;
 
 /// Between two words of who talks.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Between two looks at what is left.
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
 /// How long IPVS keeps a flow of UDP that is silent. It has no other end, and a test is to see it.
 const UDP_TIMEOUT: &str = "--ipvs-udp-timeout=5s";
 /// The service of who talks, which is nobody else's.
@@ -80,6 +83,20 @@ fn left(node: &Node<'_>) -> Vec<String> {
     all
 }
 
+/// Waits until nothing is. Whoever looks all the time has the only core, which is slow.
+fn wait_for_end(node: &Node<'_>) {
+    let deadline = Instant::now() + support::PATIENCE;
+    loop {
+        let left = left(node);
+        if left.is_empty() {
+            return;
+        }
+        let connections = node.output("ipvsadm", &["-l", "-c", "-n"]);
+        assert!(Instant::now() < deadline, "{left:#?}\n{connections}\n{}", node.log());
+        std::thread::sleep(LOOK_PERIOD);
+    }
+}
+
 /// Ends the agent, and starts it with another backend and these flags on what the old one left.
 fn switch(node: &mut Node<'_>, to: Backend, flags: &[&str]) {
     node.end();
@@ -127,7 +144,7 @@ fn switch_and_back() {
     wait_for_weight_0(&node);
     witnesses.have_noticed_nothing();
     talk.end();
-    node.wait_until("end of IPVS", || left(&node).is_empty());
+    wait_for_end(&node);
     assert!(!traces(&node, Backend::Nftables).is_empty());
 
     let (witnesses, talk) = (Witnesses::of(&cluster), Talk::begin(&cluster));
