@@ -1,8 +1,8 @@
 //! How it is done: the adapter to IPVS, ipset and our device. It decides nothing about services.
 //!
 //! It takes [`Step`]s, and [`Proxier::flush`] carries out what they come to, many at a time and in an order
-//! in which nothing is served half: first the members of sets, then servers with their endpoints, then
-//! addresses; and what goes, the other way round. What is so already costs no call.
+//! in which nothing is served half: first the members of sets, then servers with their endpoints, then members
+//! that lead to them by a mark, then addresses; and what goes, the other way round. What is so already costs no call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -207,8 +207,14 @@ impl Proxier {
     }
 
     fn flush_phases(&mut self, now: Instant, work: &mut Work) -> Result<(), ApplyError> {
-        self.join(work)?;
+        // Who is led to a server by a mark has to find it with its endpoints; and what an address does not
+        // serve is refused only when all that it serves is known.
+        let late = [SetKind::Local, SetKind::Addresses];
+        self.join(|set| !late.contains(&set.kind), work)?;
         self.serve(now, work)?;
+        for kind in late {
+            self.join(|set| set.kind == kind, work)?;
+        }
         self.bind(true, work)?;
         self.leave(work)?;
         self.drain(now, work)?;
@@ -217,9 +223,9 @@ impl Proxier {
         self.leave(work)
     }
 
-    fn join(&mut self, work: &mut Work) -> Result<(), ApplyError> {
+    fn join(&mut self, which: impl Fn(SetName) -> bool, work: &mut Work) -> Result<(), ApplyError> {
         let mut by_set: BTreeMap<SetName, Vec<(Membership, Option<u32>)>> = BTreeMap::new();
-        for (member, mark) in self.mirror.joins() {
+        for (member, mark) in self.mirror.joins().into_iter().filter(|(it, _)| which(it.set)) {
             by_set.entry(member.set).or_default().push((member, mark));
         }
         for (set, members) in by_set {
