@@ -17,6 +17,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use telaio_model::{Object, ObjectKey, ObjectRef, ServiceEndpoints};
@@ -34,12 +35,24 @@ pub struct News {
 
 /// Where news wait. Clones are the same inbox.
 #[derive(Debug, Clone, Default)]
-pub struct Inbox(Arc<Mutex<News>>);
+pub struct Inbox(Arc<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    news: Mutex<News>,
+    has_state: AtomicBool,
+}
 
 impl Inbox {
+    /// Everything that came since the last time; `None` before the first whole state. Whoever took that
+    /// for a cluster without services would remove what an earlier run serves.
+    pub fn take_known(&self) -> Option<News> {
+        self.0.has_state.load(Ordering::Acquire).then(|| self.take())
+    }
+
     /// Everything that came since the last time.
     pub fn take(&self) -> News {
-        std::mem::take(&mut *self.0.lock())
+        std::mem::take(&mut *self.0.news.lock())
     }
 
     /// The callback that fills it and then calls `notify`.
@@ -50,7 +63,7 @@ impl Inbox {
             let services = services.map(|(key, entry)| (key.clone(), entry.cloned()));
             let objects = changed.objects.iter().map(|at| (at.clone(), state.object(at).cloned()));
             {
-                let mut news = inbox.0.lock();
+                let mut news = inbox.0.news.lock();
                 if news.services.is_empty() {
                     // In order already, so the map is built in one go.
                     news.services = services.collect();
@@ -59,8 +72,23 @@ impl Inbox {
                 }
                 news.objects.extend(objects);
             }
+            inbox.0.has_state.store(true, Ordering::Release);
             notify();
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_the_first_state_nothing_is_known_and_an_empty_one_is_a_state() {
+        let inbox = Inbox::default();
+        assert_eq!(inbox.take_known(), None);
+        let mut callback = inbox.callback(|| {});
+        callback.callback(&State::default(), &Changed::default()).unwrap();
+        assert_eq!(inbox.take_known(), Some(News::default()));
     }
 }

@@ -151,7 +151,8 @@ pub struct HcnSyncer {
 
 impl Syncer for HcnSyncer {
     fn sync(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
-        let news = self.inbox.take();
+        // HNS may call before the first state is here.
+        let Some(news) = self.inbox.take_known() else { return Ok(SyncReport::default()) };
         let node_changed = self.take_objects(&news);
         if self.signals.restarted.swap(false, Ordering::AcqRel) {
             tracing::warn!("HNS stopped; looking at everything again");

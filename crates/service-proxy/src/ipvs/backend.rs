@@ -12,7 +12,7 @@ use telaio_model::{IpFamily, Object, ObjectKey, ObjectRef, ServiceEndpoints};
 use telaio_netlink::addresses::Addresses;
 use telaio_netlink::ipvs::{Ipvs, Timeouts};
 use telaio_netlink::links::Links;
-use telaio_reconcile::kpng::{Backend, FilterReset, FullState, Inbox, Sink, SinkError};
+use telaio_reconcile::kpng::{Backend, FilterReset, FullState, Inbox, News, Sink, SinkError};
 use telaio_reconcile::target::DriftReport;
 use telaio_reconcile::{ApplyError, SyncHandle, SyncKind, SyncReport, Syncer, sync_loop};
 
@@ -233,8 +233,7 @@ impl IpvsSyncer {
         })
     }
 
-    fn take_news(&mut self) -> Result<(), ApplyError> {
-        let news = self.inbox.take();
+    fn take_news(&mut self, news: News) -> Result<(), ApplyError> {
         for (at, object) in news.objects {
             match object {
                 Some(object) => _ = self.nodes.insert(at, object),
@@ -320,8 +319,10 @@ impl IpvsSyncer {
 
 impl Syncer for IpvsSyncer {
     fn sync(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
+        // Time passes and addresses change also before the first state is here.
+        let Some(news) = self.inbox.take_known() else { return Ok(SyncReport::default()) };
         let now = Instant::now();
-        self.take_news()?;
+        self.take_news(news)?;
         let mut report = SyncReport::default();
         let read_due = self.signals.read_due.swap(false, Ordering::AcqRel);
         if kind != SyncKind::Changes || read_due || self.proxier.is_stale() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use telaio_model::{Object, ObjectKey, ServiceEndpoints};
 use telaio_netlink::NetlinkError;
 use telaio_netlink::nftables::{Batch, Family, Nftables, Touched, Watcher};
-use telaio_reconcile::kpng::{Backend, FullState, Inbox, Sink, SinkError};
+use telaio_reconcile::kpng::{Backend, FullState, Inbox, News, Sink, SinkError};
 use telaio_reconcile::target::DriftReport;
 use telaio_reconcile::{
     ApplyError, PartReconciler, SyncHandle, SyncKind, SyncReport, Syncer, sync_loop,
@@ -159,7 +159,8 @@ struct NftablesSyncer {
 
 impl Syncer for NftablesSyncer {
     fn sync(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
-        self.take_news();
+        let Some(news) = self.inbox.take_known() else { return Ok(SyncReport::default()) };
+        self.take_news(news);
         let mended = if self.first { SyncReport::default() } else { self.mend(kind)? };
         let changed = if self.everything || kind == SyncKind::Full {
             self.reconciler.reconcile(&self.desired)?
@@ -192,8 +193,7 @@ impl NftablesSyncer {
         Ok(drift.to_sync_report())
     }
 
-    fn take_news(&mut self) {
-        let news = self.inbox.take();
+    fn take_news(&mut self, news: News) {
         for (at, object) in news.objects {
             match object {
                 Some(object) => _ = self.nodes.insert(at, object),

@@ -78,19 +78,22 @@ fn the_source_address_is_made_once_and_only_where_nobody_has_it() {
     let fake = hns(NEW, NetworkType::Overlay);
     add_pod(&fake, ip(SOURCE_VIP));
     fake.reset_counts();
-    let mut rig = Rig::new(fake.clone());
-    rig.apply();
+    let without_services = |mut rig: Rig| {
+        rig.set(&[]);
+        rig.apply();
+    };
+    without_services(Rig::new(fake.clone()));
     assert_eq!(fake.writes(), 0, "somebody has it");
 
     let fake = hns(NEW, NetworkType::Overlay);
-    Rig::new(fake.clone()).apply();
+    without_services(Rig::new(fake.clone()));
     fake.reset_counts();
-    Rig::new(fake.clone()).apply();
+    without_services(Rig::new(fake.clone()));
     assert_eq!(fake.writes(), 0, "an earlier run made it");
 
     // Another one is asked for: the old one goes.
     let other = HcnOptions { source_vips: vec![ip("10.244.1.99")], ..options() };
-    Rig::with(fake.clone(), ProxyConfig::default(), &other).apply();
+    without_services(Rig::with(fake.clone(), ProxyConfig::default(), &other));
     let all = fake.endpoints(&Query::All).unwrap().objects;
     let addresses: Vec<IpAddr> = all.iter().flat_map(telaio_hcn::Endpoint::addresses).collect();
     assert_eq!(addresses, [ip("10.244.1.99")]);
