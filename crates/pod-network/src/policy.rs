@@ -1,0 +1,1 @@
+//! What instances may reach and be reached by: NetworkPolicy.
