@@ -4,6 +4,8 @@
 //! - [`batch`]: many requests over one socket, errors by their place among them;
 //! - [`netns`]: network namespaces with names;
 //! - [`links`] and [`addresses`]: the machine's links, and its own addresses;
+//! - [`rtnl`]: pairs of links, bridges, vxlan, routes and neighbours, many requests at a time;
+//! - [`offload`]: switching off what hardware would do;
 //! - [`conntrack`]: the table of flows;
 //! - [`original_dst`]: where a redirected connection wanted to go;
 //! - [`generic`] and [`ipvs`]: families that are found by name; virtual services;
@@ -26,7 +28,9 @@ pub mod ipvs;
 pub mod links;
 pub mod netns;
 pub mod nftables;
+pub mod offload;
 pub mod original_dst;
+pub mod rtnl;
 pub mod socket;
 pub mod wire;
 pub mod xtables;

@@ -102,6 +102,33 @@ impl Netns {
         Ok(Self { name: name.to_owned(), file })
     }
 
+    /// Opens a namespace by a path: one that another program has named, or `/proc/PID/ns/net`.
+    pub fn open_path(path: &Path) -> Result<Self, NetnsError> {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(NetnsError::system("open", &name))?;
+        Ok(Self { name, file })
+    }
+
+    /// The calling thread's own.
+    pub fn current() -> Result<Self, NetnsError> {
+        Self::open_path(Path::new(OWN_NETNS))
+    }
+
+    /// Both are the same namespace.
+    pub fn is_same_as(&self, other: &Self) -> Result<bool, NetnsError> {
+        use std::os::unix::fs::MetadataExt;
+        let id = |netns: &Self| {
+            let file = netns.file.metadata().map_err(NetnsError::system("look at", &netns.name))?;
+            Ok((file.dev(), file.ino()))
+        };
+        Ok(id(self)? == id(other)?)
+    }
+
+    /// Where a name is kept.
+    pub fn path_of(name: &str) -> Result<PathBuf, NetnsError> {
+        path_of(name)
+    }
+
     /// Removes a name. The namespace goes with the last process, socket or value that holds it.
     pub fn remove(name: &str) -> Result<(), NetnsError> {
         let path = path_of(name)?;
@@ -122,6 +149,16 @@ impl Netns {
         checked(status).map_err(NetnsError::system("enter", &self.name))
     }
 
+    /// Runs `work` in the namespace, on the calling thread, which is back where it was afterwards, also if
+    /// `work` panics. For short calls.
+    pub fn within<T>(&self, work: impl FnOnce() -> T) -> Result<T, NetnsError> {
+        let home = Home { netns: Self::current()?, abroad: &self.name };
+        self.enter()?;
+        let value = work();
+        drop(home);
+        Ok(value)
+    }
+
     /// Runs `work` in the namespace, on a thread of its own, and waits for it. What it starts, it
     /// starts there: sockets, and child processes.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
@@ -129,6 +166,22 @@ impl Netns {
             let worker = scope.spawn(|| self.enter().map(|()| work()));
             worker.join().map_err(|_| NetnsError::Panicked(self.name.clone()))?
         })
+    }
+}
+
+/// Where a thread belongs; it is there again when this goes.
+struct Home<'a> {
+    netns: Netns,
+    abroad: &'a str,
+}
+
+impl Drop for Home<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.netns.enter() {
+            // On this thread everything would now happen to the wrong network. It cannot be told, only ended.
+            eprintln!("cannot get back out of network namespace {}: {error}", self.abroad);
+            std::process::abort();
+        }
     }
 }
 

@@ -368,7 +368,7 @@ impl Batch {
 /// Without it nft prints numbers of the machine's order the wrong way round.
 fn byte_order_data(spec: &SetSpec<'_>) -> Vec<u8> {
     let entry = |kind: u8, types: &[DataType]| {
-        let order: u32 = if types == [DataType::Mark] { ORDER_HOST } else { ORDER_BIG_ENDIAN };
+        let order: u32 = if matches!(types, [DataType::Mark | DataType::Group]) { ORDER_HOST } else { ORDER_BIG_ENDIAN };
         let mut bytes = vec![kind, 4];
         bytes.extend_from_slice(&order.to_ne_bytes());
         bytes

@@ -119,6 +119,8 @@ fn meta(at: Attributes<'_>) -> Option<Expression> {
         3 => MetaKey::Mark,
         6 => MetaKey::InputName,
         16 => MetaKey::Protocol,
+        21 => MetaKey::InputGroup,
+        22 => MetaKey::OutputGroup,
         _ => return None,
     };
     match (at.be32(1).and_then(register), at.be32(3).and_then(register)) {

@@ -85,6 +85,10 @@ pub enum MetaKey {
     InputName,
     /// Its transport protocol.
     Protocol,
+    /// The group of the interface that it came in by.
+    InputGroup,
+    /// The group of the interface that it goes out by.
+    OutputGroup,
 }
 
 impl MetaKey {
@@ -93,6 +97,8 @@ impl MetaKey {
             Self::Mark => 3,
             Self::InputName => 6,
             Self::Protocol => 16,
+            Self::InputGroup => 21,
+            Self::OutputGroup => 22,
         }
     }
 }

@@ -57,6 +57,8 @@ pub enum DataType {
     Port,
     /// A packet mark: a number in the machine's byte order.
     Mark,
+    /// A group of interfaces: a number in the machine's byte order.
+    Group,
 }
 
 impl DataType {
@@ -67,6 +69,7 @@ impl DataType {
             Self::Protocol => 12,
             Self::Port => 13,
             Self::Mark => 19,
+            Self::Group => 35,
         }
     }
 

@@ -400,6 +400,8 @@ impl<'a> Run<'a> {
                 bytes.resize(16, 0);
                 bytes
             }
+            // No rule of services asks; 0 is the group of whoever is in none.
+            MetaKey::InputGroup | MetaKey::OutputGroup => 0_u32.to_ne_bytes().to_vec(),
         }
     }
 
