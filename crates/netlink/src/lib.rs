@@ -6,6 +6,7 @@
 //! - [`links`] and [`addresses`]: the machine's links, and its own addresses;
 //! - [`rtnl`]: pairs of links, bridges, vxlan, routes and neighbours, many requests at a time;
 //! - [`offload`]: switching off what hardware would do;
+//! - [`tc`]: how fast links send;
 //! - [`conntrack`]: the table of flows;
 //! - [`original_dst`]: where a redirected connection wanted to go;
 //! - [`generic`] and [`ipvs`]: families that are found by name; virtual services;
@@ -32,6 +33,7 @@ pub mod offload;
 pub mod original_dst;
 pub mod rtnl;
 pub mod socket;
+pub mod tc;
 pub mod wire;
 pub mod xtables;
 

@@ -6,12 +6,12 @@
 //! ```
 //!
 //! Read it in this order:
-//! - [`facts`]: what policies come down to: facts, classes, profiles;
-//! - [`world`]: the objects as they are, and what follows from them here, kept up to date change by change;
-//! - [`layout`], [`rules`], [`compile`]: the same in the kernel's terms, purely;
-//! - [`kernel`]: reading and changing the tables;
+//! - `facts`: what policies come down to: facts, classes, profiles;
+//! - `world`: the objects as they are, and what follows from them here, kept up to date change by change;
+//! - `layout`, `rules`, `compile`: the same in the kernel's terms, purely;
+//! - `kernel`: reading and changing the tables;
 //! - [`trace`]: what a packet meets in them;
-//! - [`plane`]: all of it on a thread of its own, with drift repaired.
+//! - `keeper`: all of it together, with drift repaired.
 //!
 //! What always holds:
 //! - An instance that no policy selects is not limited; one that some policy selects for a direction may do in that
@@ -31,6 +31,7 @@
 
 mod compile;
 mod facts;
+mod keeper;
 mod kernel;
 mod layout;
 mod numbers;
@@ -40,8 +41,9 @@ mod selector;
 pub mod trace;
 mod world;
 
-pub use compile::{ChainItem, ElementKey, Item, Key};
+pub use compile::{ChainItem, Compiled, ElementKey, Item, Items, Key, compile, compile_part};
 pub use facts::Direction;
+pub use keeper::Keeper;
 pub use kernel::{Kernel, cleanup};
 pub use layout::{Map, TABLE};
 pub use world::{Part, World};

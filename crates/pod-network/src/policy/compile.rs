@@ -1,5 +1,6 @@
 //! From the world to what has to stand in the tables: purely, part by part.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -127,8 +128,16 @@ pub struct ChainItem {
 /// Compiled items.
 pub type Items = Vec<(Key, Item)>;
 
+/// Everything that has to be there.
+pub type Compiled = BTreeMap<Key, Item>;
+
+/// Everything that has to be there for a world that is settled.
+pub fn compile(world: &World, families: &[IpFamily]) -> Compiled {
+    world.parts().iter().flat_map(|part| compile_part(world, part, families)).collect()
+}
+
 /// What has to be there for one part; nothing for one that is no more.
-pub(super) fn compile_part(world: &World, part: &Part, families: &[IpFamily]) -> Items {
+pub fn compile_part(world: &World, part: &Part, families: &[IpFamily]) -> Items {
     match part {
         Part::Base => families.iter().flat_map(|family| base(world, *family)).collect(),
         Part::Address(ip) => address(world, *ip, families),
