@@ -61,7 +61,8 @@ impl Bandwidth {
             ("bandwidth.egressBurst", self.egress_rate, self.egress_burst),
         ] {
             if rate == 0 && burst > 0 {
-                let why = "a burst needs a rate; set the rate too, or leave the burst out".to_owned();
+                let why =
+                    "a burst needs a rate; set the rate too, or leave the burst out".to_owned();
                 return Err(Error::Invalid { field, why });
             }
             if burst / 8 > u64::from(u32::MAX) {
@@ -236,7 +237,8 @@ fn bucket(rate: u64, burst: u64) -> Option<TokenBucket> {
     }
     let rate = (rate / 8).max(1);
     let in_time = |milliseconds: u64| rate.saturating_mul(milliseconds) / 1000;
-    let burst = if burst == 0 { in_time(BURST_MS).max(BURST_BYTES_MIN) } else { (burst / 8).max(1) };
+    let burst =
+        if burst == 0 { in_time(BURST_MS).max(BURST_BYTES_MIN) } else { (burst / 8).max(1) };
     let queue = in_time(QUEUE_MS).saturating_add(burst);
     let bytes = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     Some(TokenBucket { rate, burst: bytes(burst), queue: bytes(queue) })
@@ -277,8 +279,7 @@ mod tests {
     fn a_burst_without_a_rate_and_one_too_large_are_refused() {
         let lone = Bandwidth { egress_burst: 1, ..Bandwidth::default() };
         assert!(lone.check().unwrap_err().to_string().contains("egressBurst"));
-        let large =
-            Bandwidth { ingress_rate: 1, ingress_burst: u64::MAX, ..Bandwidth::default() };
+        let large = Bandwidth { ingress_rate: 1, ingress_burst: u64::MAX, ..Bandwidth::default() };
         assert!(large.check().unwrap_err().to_string().contains("ingressBurst"));
         assert!(Bandwidth { ingress_rate: 1, ..Bandwidth::default() }.check().is_ok());
     }

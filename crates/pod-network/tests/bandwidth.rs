@@ -36,7 +36,14 @@ impl Pair {
             node: Netns::create(&name("node")).unwrap(),
             instance: Netns::create(&name("instance")).unwrap(),
         };
-        pair.node.run(|| ip(&format!("link add {HOST_LINK} type veth peer name eth0 netns {}", name("instance")))).unwrap();
+        pair.node
+            .run(|| {
+                ip(&format!(
+                    "link add {HOST_LINK} type veth peer name eth0 netns {}",
+                    name("instance")
+                ))
+            })
+            .unwrap();
         pair.node.run(|| ip(&format!("addr add 10.0.0.1/24 dev {HOST_LINK}"))).unwrap();
         pair.node.run(|| ip(&format!("link set {HOST_LINK} up"))).unwrap();
         pair.instance.run(|| ip("addr add 10.0.0.2/24 dev eth0")).unwrap();
@@ -49,12 +56,12 @@ impl Pair {
     }
 
     /// How many bytes pass into the instance.
-    fn into_instance(&self) -> u64 {
+    fn bytes_in(&self) -> u64 {
         passed(&self.node, &self.instance, "10.0.0.2:7777")
     }
 
     /// How many come out of it.
-    fn out_of_instance(&self) -> u64 {
+    fn bytes_out(&self) -> u64 {
         passed(&self.instance, &self.node, "10.0.0.1:7777")
     }
 
@@ -84,7 +91,7 @@ fn passed(from: &Netns, to: &Netns, address: &str) -> u64 {
         let sender = scope.spawn(|| {
             from.run(|| {
                 let mut stream = TcpStream::connect(address).unwrap();
-                let bytes = [0; 64 << 10];
+                let bytes = vec![0; 64 << 10];
                 // Until the other side has had enough.
                 while stream.write_all(&bytes).is_ok() {}
             })
@@ -114,10 +121,10 @@ fn assert_limited(limited: u64, free: u64) {
 #[test]
 fn what_goes_into_an_instance_is_limited_and_nothing_else() {
     let pair = Pair::new();
-    let free = pair.into_instance();
+    let free = pair.bytes_in();
     pair.set(&Bandwidth { ingress_rate: RATE, ..Bandwidth::default() });
-    assert_limited(pair.into_instance(), free);
-    assert_limited(pair.into_instance(), pair.out_of_instance());
+    assert_limited(pair.bytes_in(), free);
+    assert_limited(pair.bytes_in(), pair.bytes_out());
     assert!(!pair.links().contains(&limit_link(HOST_LINK)));
     pair.set(&Bandwidth::default());
     let limits = pair.node.run(|| TrafficControl::open().unwrap().limits().unwrap()).unwrap();
@@ -127,13 +134,13 @@ fn what_goes_into_an_instance_is_limited_and_nothing_else() {
 #[test]
 fn what_comes_out_of_an_instance_is_limited_and_nothing_else() {
     let pair = Pair::new();
-    let free = pair.out_of_instance();
+    let free = pair.bytes_out();
     // Twice: it takes the place of what was there.
     for rate in [RATE * 2, RATE] {
         pair.set(&Bandwidth { egress_rate: rate, egress_burst: 1 << 20, ..Bandwidth::default() });
     }
-    assert_limited(pair.out_of_instance(), free);
-    assert_limited(pair.out_of_instance(), pair.into_instance());
+    assert_limited(pair.bytes_out(), free);
+    assert_limited(pair.bytes_out(), pair.bytes_in());
     assert!(pair.links().contains(&limit_link(HOST_LINK)));
     pair.node.run(|| bandwidth::clear(HOST_LINK)).unwrap().unwrap();
     assert!(!pair.links().contains(&limit_link(HOST_LINK)));

@@ -151,7 +151,9 @@ pub fn compile_part(world: &World, part: &Part, families: &[IpFamily]) -> Items 
             number(Map::Grants, &[*profile, *class], gate.copied(), families)
         }
         Part::Gate(gate) => match world.groups.get(*gate) {
-            Some(ports) => families.iter().flat_map(|family| self::gate(*gate, ports, *family)).collect(),
+            Some(ports) => {
+                families.iter().flat_map(|family| self::gate(*gate, ports, *family)).collect()
+            }
             None => Vec::new(),
         },
     }
@@ -196,7 +198,8 @@ fn address(world: &World, ip: IpAddr, families: &[IpFamily]) -> Items {
 fn block(world: &World, net: &IpNet, families: &[IpFamily]) -> Items {
     let family = IpFamily::of_net(net);
     let class = world.blocks.get(net).filter(|_| families.contains(&family));
-    let key = Key::Element(family, Map::Blocks(net.prefix_len()), ElementKey::address(net.network()));
+    let key =
+        Key::Element(family, Map::Blocks(net.prefix_len()), ElementKey::address(net.network()));
     class.map(|class| (key, Item::Value(*class))).into_iter().collect()
 }
 

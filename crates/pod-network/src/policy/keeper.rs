@@ -61,7 +61,9 @@ impl Keeper {
     /// From the first sync on, `suspect` is called when somebody else touched the tables, on a thread of its own. It
     /// should have [`sync`](Self::sync) called soon.
     pub fn watch(&mut self, suspect: impl Fn() + Send + 'static) {
-        self.watch = Some(Watch { suspect: Some(Box::new(suspect)), ..Watch::default() });
+        let mut watch = Watch::default();
+        watch.suspect = Some(Box::new(suspect));
+        self.watch = Some(watch);
     }
 
     /// Brings the tables up to date, as thoroughly as `kind` says.

@@ -7,14 +7,14 @@ use telaio_model::IpFamily;
 use telaio_netlink::NetlinkError;
 use telaio_netlink::nftables::{
     Batch, Chain, ChainKind, Element, ElementData, Family, Hook, Nftables, ReadChain, ReadElement,
-    ReadRule, SetSpec, Touched,
+    ReadRule, Touched,
 };
 use telaio_reconcile::target::compile_by_parts;
 use telaio_reconcile::{
     Applied, ApplyError, Change, ItemsNow, Observed, PartialTarget, Target, TouchTarget,
 };
 
-use super::compile::{ChainItem, ElementKey, Item, Items, Key, compile_part};
+use super::compile::{ChainItem, ElementKey, Item, Key, compile_part};
 use super::layout::{Map, TABLE, nft_family};
 use super::world::{Part, World};
 
@@ -76,7 +76,7 @@ impl Kernel {
         for set in self.nft.sets(of, TABLE)? {
             let key = Key::Set(family, set.name.as_str().into());
             let map = Map::named(&set.name).filter(|map| {
-                let lengths = map.with_spec(family, SetSpec::lengths);
+                let lengths = map.lengths(family);
                 set.key_len == lengths.0 && (map.is_verdicts() || set.data_len == lengths.1)
             });
             items.insert(key, if map.is_some() { Item::Set } else { Item::Foreign });

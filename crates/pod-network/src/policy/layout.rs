@@ -14,7 +14,7 @@
 //! | `gates` | gate | where to go: a chain `gate-…`, or back: everything may pass |
 //! | `ports-N` | gate . protocol . the first N bits of a port | |
 //!
-//! A packet that begins a connection goes `policy` → `egress` (back if it may go on) → `ingress`. Profiles, classes and gates
+//! A packet that begins a connection goes `policies` → `egress` (back if it may go on) → `ingress`. Profiles, classes and gates
 //! are numbers, and only gates lead to verdicts: the kernel checks every verdict of a table whenever one changes, so there are
 //! as many as there are different sets of ports.
 
@@ -27,7 +27,7 @@ use super::facts::Direction;
 pub const TABLE: &str = "telaio-policy";
 
 /// The chain that the kernel begins with.
-pub(super) const BASE_CHAIN: &str = "policy";
+pub(super) const BASE_CHAIN: &str = "policies";
 
 /// Its place among others at the same hook: before anybody gives packets another source.
 pub(super) const BASE_PRIORITY: i32 = 0;
@@ -144,6 +144,15 @@ impl Map {
         self == Self::Gates
     }
 
+    /// The lengths of its keys and values, as the kernel tells them.
+    #[expect(
+        clippy::redundant_closure_for_method_calls,
+        reason = "the method is not general enough"
+    )]
+    pub(super) fn lengths(self, family: IpFamily) -> (u32, u32) {
+        self.with_spec(family, |spec| spec.lengths())
+    }
+
     /// Calls `with` with what the kernel is told when the map is made.
     pub(super) fn with_spec<T>(self, family: IpFamily, with: impl FnOnce(&SetSpec<'_>) -> T) -> T {
         let (name, key) = (self.name(), self.key(family));
@@ -165,7 +174,8 @@ mod tests {
 
     #[test]
     fn a_map_is_found_by_its_name_and_by_no_other() {
-        for map in Map::FIXED.into_iter().chain([Map::Blocks(0), Map::Blocks(128), Map::Ports(16)]) {
+        for map in Map::FIXED.into_iter().chain([Map::Blocks(0), Map::Blocks(128), Map::Ports(16)])
+        {
             assert_eq!(Map::named(&map.name()), Some(map));
         }
         for other in ["blocks-", "blocks-08", "blocks-300", "ports", "telaio"] {

@@ -75,11 +75,6 @@ impl<T: Ord + Clone + Hash> Numbers<T> {
         self.things.get(&number).map(|(thing, _)| thing)
     }
 
-    /// The number of a thing that somebody holds.
-    pub(super) fn number(&self, thing: &T) -> Option<Number> {
-        self.by_thing.get(thing).copied()
-    }
-
     /// All of them, by number.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Number, &T)> {
         self.things.iter().map(|(number, (thing, _))| (*number, thing))
@@ -137,7 +132,7 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!((numbers.get(first), numbers.get(second)), (Some(&Same(1)), Some(&Same(2))));
         assert_eq!(numbers.release(first), Some(Same(1)));
-        assert_eq!(numbers.number(&Same(2)), Some(second));
+        assert_eq!(numbers.hold(&Same(2)), (second, false));
     }
 
     #[test]

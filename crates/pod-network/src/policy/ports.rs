@@ -60,9 +60,7 @@ impl PortSet {
     /// What is in either.
     pub(super) fn union(&self, other: &Self) -> Self {
         match (self, other) {
-            (Self::Ranges(one), Self::Ranges(other)) => {
-                Self::of(one.iter().chain(other).copied())
-            }
+            (Self::Ranges(one), Self::Ranges(other)) => Self::of(one.iter().chain(other).copied()),
             _ => Self::All,
         }
     }

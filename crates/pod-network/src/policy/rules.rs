@@ -181,7 +181,8 @@ enum Field {
 /// The rules of a set of ports, by the lengths of its prefixes: back if the packet's port is in it.
 pub(super) fn gate(number: u32, lengths: impl IntoIterator<Item = u8>) -> Vec<Rule> {
     let by_length = lengths.into_iter().map(|len| {
-        let mut rule = vec![Expression::Immediate { to: PROFILE, value: number.to_ne_bytes().to_vec() }];
+        let mut rule =
+            vec![Expression::Immediate { to: PROFILE, value: number.to_ne_bytes().to_vec() }];
         rule.extend(launder(PROFILE));
         rule.push(Expression::Meta { to: PROTOCOL, key: MetaKey::Protocol });
         rule.push(Expression::Payload { to: PORT, base: Payload::Transport, offset: 2, len: 2 });
@@ -252,7 +253,8 @@ fn accept_own() -> Rule {
 
 /// Without it instances on a bridge that filters would not find each other. Nobody routes these, so they come from beside.
 fn accept_icmpv6(kind: u8) -> Rule {
-    let is = |value: u8| Expression::Compare { from: ADDRESS, op: CompareOp::Equal, value: vec![value] };
+    let is =
+        |value: u8| Expression::Compare { from: ADDRESS, op: CompareOp::Equal, value: vec![value] };
     vec![
         Expression::Meta { to: ADDRESS, key: MetaKey::Protocol },
         is(ICMPV6),

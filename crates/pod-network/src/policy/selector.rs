@@ -101,11 +101,7 @@ mod tests {
         pairs.iter().map(|(name, value)| (Arc::from(*name), Arc::from(*value))).collect()
     }
 
-    fn requirement(
-        key: &str,
-        operator: SelectorOperator,
-        values: &[&str],
-    ) -> SelectorRequirement {
+    fn requirement(key: &str, operator: SelectorOperator, values: &[&str]) -> SelectorRequirement {
         let values = values.iter().map(|value| Arc::from(*value)).collect();
         SelectorRequirement { key: key.into(), operator, values }
     }

@@ -7,9 +7,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use telaio_model::IpFamily;
-use telaio_netlink::nftables::{
-    CompareOp, Expression, FibAddress, MetaKey, Payload, Reg, SetSpec, Verdict,
-};
+use telaio_netlink::nftables::{CompareOp, Expression, FibAddress, MetaKey, Payload, Reg, Verdict};
 
 use super::compile::{ElementKey, Item, Key};
 use super::layout::{BASE_CHAIN, Map};
@@ -182,7 +180,7 @@ impl Run<'_> {
     fn look_up(&self, name: &str, key: Reg) -> Option<Item> {
         let map = Map::named(name)?;
         self.items.get(&Key::Set(self.family, name.into()))?;
-        let len = map.with_spec(self.family, SetSpec::lengths).0;
+        let len = map.lengths(self.family).0;
         let key = ElementKey::new(self.get(key, len as usize))?;
         self.items.get(&Key::Element(self.family, map, key)).cloned()
     }
@@ -199,7 +197,9 @@ impl Run<'_> {
             (Payload::Network, IpFamily::V4, 16, 4) | (Payload::Network, IpFamily::V6, 24, 16) => {
                 Some(address(self.packet.to))
             }
-            (Payload::Transport, _, 2, 2) => self.packet.port.map(|port| port.to_be_bytes().to_vec()),
+            (Payload::Transport, _, 2, 2) => {
+                self.packet.port.map(|port| port.to_be_bytes().to_vec())
+            }
             // The first byte: of an ICMP message its type, which is none that finds neighbours.
             _ => Some(vec![0; len as usize]),
         }

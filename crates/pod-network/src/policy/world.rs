@@ -139,13 +139,14 @@ impl World {
 
     /// A policy is now this, or is no more.
     pub fn set_policy(&mut self, key: &ObjectKey, policy: Option<Arc<NetworkPolicy>>) {
-        let before = match policy.clone() {
-            Some(policy) => self.policies.insert(key.clone(), policy),
-            None => self.policies.remove(key),
-        };
-        if before != policy {
-            self.stale.policies.insert(Arc::clone(&key.namespace));
+        if self.policies.get(key) == policy.as_ref() {
+            return;
         }
+        match policy {
+            Some(policy) => _ = self.policies.insert(key.clone(), policy),
+            None => _ = self.policies.remove(key),
+        }
+        self.stale.policies.insert(Arc::clone(&key.namespace));
     }
 
     /// A pod is now this, or is no more.
@@ -254,7 +255,8 @@ impl World {
             return Vec::new();
         }
         let attached = self.attached.get(key).filter(|_| self.is_here(pod));
-        let all: BTreeSet<IpAddr> = pod.ips.iter().chain(attached.into_iter().flatten()).copied().collect();
+        let all: BTreeSet<IpAddr> =
+            pod.ips.iter().chain(attached.into_iter().flatten()).copied().collect();
         all.into_iter().collect()
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use telaio_model::{
-    ContainerPort, LabelSelector, Labels, Meta, NetworkPolicy, ObjectKey, Pod, PodPhase, PolicyPeer,
-    PolicyPort, PolicyPortMatch, PolicyRule, Protocol,
+    ContainerPort, LabelSelector, Labels, Meta, NetworkPolicy, ObjectKey, Pod, PodPhase,
+    PolicyPeer, PolicyPort, PolicyPortMatch, PolicyRule, Protocol,
 };
 use telaio_testkit::netns::{Family, Host, SERVER_PORT};
 
@@ -17,7 +17,8 @@ pub(crate) const SECOND_PORT: u16 = 9090;
 pub(crate) fn pods() -> Cluster {
     let mut cluster = Cluster::default();
     for host in [Host::A1, Host::A2, Host::B1, Host::B2] {
-        let (namespace, app) = if matches!(host, Host::A1 | Host::B1) { ("front", "web") } else { ("back", "db") };
+        let (namespace, app) =
+            if matches!(host, Host::A1 | Host::B1) { ("front", "web") } else { ("back", "db") };
         let port = |name: &str, number, protocol| ContainerPort {
             name: Some(name.into()),
             container_port: number,
@@ -92,10 +93,17 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<NetworkPolicy>)> {
         (
             "default deny both ways in one namespace, and a hole by namespace and pod for one port",
             vec![
-                NetworkPolicy { ingress: Some(vec![]), egress: Some(vec![]), ..policy("back", "deny", any()) },
+                NetworkPolicy {
+                    ingress: Some(vec![]),
+                    egress: Some(vec![]),
+                    ..policy("back", "deny", any())
+                },
                 NetworkPolicy {
                     ingress: Some(vec![rule(
-                        vec![pods(Some(select(&[("tier", "front")])), Some(select(&[("node", "node-b")])))],
+                        vec![pods(
+                            Some(select(&[("tier", "front")])),
+                            Some(select(&[("node", "node-b")])),
+                        )],
                         vec![port(Protocol::Tcp, range(SERVER_PORT, SERVER_PORT))],
                     )]),
                     ..policy("back", "web", select(&[("app", "db")]))
@@ -126,7 +134,10 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<NetworkPolicy>)> {
                 },
                 NetworkPolicy {
                     egress: Some(vec![rule(
-                        vec![block("0.0.0.0/0", &["10.244.2.12/32"]), block("fd00:10:244:1::/64", &[])],
+                        vec![
+                            block("0.0.0.0/0", &["10.244.2.12/32"]),
+                            block("fd00:10:244:1::/64", &[]),
+                        ],
                         vec![],
                     )]),
                     ..policy("front", "out", any())
@@ -137,8 +148,17 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<NetworkPolicy>)> {
             "ranges of ports, every port of a protocol",
             vec![NetworkPolicy {
                 ingress: Some(vec![
-                    rule(vec![], vec![port(Protocol::Tcp, range(8000, 8079)), port(Protocol::Tcp, range(9000, 9100))]),
-                    rule(vec![pods(Some(any()), Some(select(&[("app", "db")])))], vec![port(Protocol::Udp, PolicyPortMatch::All)]),
+                    rule(
+                        vec![],
+                        vec![
+                            port(Protocol::Tcp, range(8000, 8079)),
+                            port(Protocol::Tcp, range(9000, 9100)),
+                        ],
+                    ),
+                    rule(
+                        vec![pods(Some(any()), Some(select(&[("app", "db")])))],
+                        vec![port(Protocol::Udp, PolicyPortMatch::All)],
+                    ),
                 ]),
                 ..policy("front", "ranges", any())
             }],
@@ -147,7 +167,10 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<NetworkPolicy>)> {
             "ports by name, in and out",
             vec![
                 NetworkPolicy {
-                    ingress: Some(vec![rule(vec![], vec![port(Protocol::Tcp, PolicyPortMatch::Named("main".into()))])]),
+                    ingress: Some(vec![rule(
+                        vec![],
+                        vec![port(Protocol::Tcp, PolicyPortMatch::Named("main".into()))],
+                    )]),
                     ..policy("back", "named", any())
                 },
                 NetworkPolicy {

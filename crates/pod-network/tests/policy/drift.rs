@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use telaio_model::IpFamily;
-use telaio_pod_network::policy::{Kernel, Keeper, TABLE};
+use telaio_pod_network::policy::{Keeper, Kernel, TABLE};
 use telaio_reconcile::{SyncKind, Target};
 
 use crate::cases;
@@ -36,7 +36,7 @@ fn what_others_break_is_told_and_mended() {
             "flush map ip telaio-policy peers",
             "add element ip6 telaio-policy own { fd00::1 . fd00::1 }",
             "add chain ip telaio-policy mine",
-            "add rule ip telaio-policy policy counter",
+            "add rule ip telaio-policy policies counter",
             "delete table ip telaio-policy",
             "flush ruleset",
         ] {

@@ -8,8 +8,9 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use telaio_model::{
-    ContainerPort, LabelSelector, Labels, Meta, NetworkPolicy, ObjectKey, Pod, PodPhase, PolicyPeer,
-    PolicyPort, PolicyPortMatch, PolicyRule, Protocol, SelectorOperator, SelectorRequirement,
+    ContainerPort, LabelSelector, Labels, Meta, NetworkPolicy, ObjectKey, Pod, PodPhase,
+    PolicyPeer, PolicyPort, PolicyPortMatch, PolicyRule, Protocol, SelectorOperator,
+    SelectorRequirement,
 };
 
 use crate::oracle::{Cluster, Connection};
@@ -146,7 +147,13 @@ fn pod() -> impl Strategy<Value = Pod> {
     let addresses = (option::weighted(0.9, host_number()), option::weighted(0.7, host_number()));
     let life = (phase, any::<bool>(), option::of(0..3_i64));
     (place, labels(), vec(port, 0..3), addresses, life).prop_map(
-        |((namespace, number, is_here, host), labels, ports, (v4, v6), (phase, terminating, created_s))| {
+        |(
+            (namespace, number, is_here, host),
+            labels,
+            ports,
+            (v4, v6),
+            (phase, terminating, created_s),
+        )| {
             let v4 = v4.map(|number| address(true, number));
             let v6 = v6.map(|number| address(false, number));
             Pod {

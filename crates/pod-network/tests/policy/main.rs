@@ -1,6 +1,6 @@
 //! Network policies, against an oracle that was written from Kubernetes' own words, and with real packets.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod cases;
 mod drift;

@@ -7,7 +7,9 @@ use std::thread;
 use telaio_model::{IpFamily, Meta, Namespace, NetworkPolicy, ObjectKey, Protocol};
 use telaio_pod_network::policy::Keeper;
 use telaio_reconcile::SyncKind;
-use telaio_testkit::netns::{Cluster, Family, Host, Outcome, PATIENCE, Place, SERVER_PORT, Transport};
+use telaio_testkit::netns::{
+    Cluster, Family, Host, Outcome, PATIENCE, Place, SERVER_PORT, Transport,
+};
 
 use crate::cases::{self, SECOND_PORT};
 use crate::oracle::{self, Connection};
@@ -27,7 +29,8 @@ impl Stage {
         for host in PODS {
             cluster.serve(host, host.name(), SECOND_PORT).unwrap();
         }
-        let open = |node: Host| cluster.on(node, || Keeper::open(node.name(), &IpFamily::ALL).unwrap());
+        let open =
+            |node: Host| cluster.on(node, || Keeper::open(node.name(), &IpFamily::ALL).unwrap());
         let keepers = NODES.map(|node| (node, open(node))).into();
         Self { cluster, keepers }
     }
@@ -69,14 +72,23 @@ fn tries(world: &oracle::Cluster) -> Vec<Try> {
     let sources = PODS.into_iter().chain(NODES).chain([Host::Outside]);
     for (source, target) in sources.flat_map(|source| PODS.map(|target| (source, target))) {
         for family in Family::ALL {
-            for (transport, protocol) in [(Transport::Tcp, Protocol::Tcp), (Transport::Udp, Protocol::Udp)] {
+            for (transport, protocol) in
+                [(Transport::Tcp, Protocol::Tcp), (Transport::Udp, Protocol::Udp)]
+            {
                 for port in [SERVER_PORT, SECOND_PORT] {
                     let to = target.address(family);
-                    let connection = Connection { from: source.address(family), to, port: Some((protocol, port)) };
+                    let connection = Connection {
+                        from: source.address(family),
+                        to,
+                        port: Some((protocol, port)),
+                    };
                     // What a node itself sends, it does not judge.
-                    let judged = |node: &Host| *node != source && is_on_the_way(source, target, *node);
-                    let is_allowed =
-                        NODES.iter().filter(|node| judged(node)).all(|node| world.allows(node.name(), &connection));
+                    let judged =
+                        |node: &Host| *node != source && is_on_the_way(source, target, *node);
+                    let is_allowed = NODES
+                        .iter()
+                        .filter(|node| judged(node))
+                        .all(|node| world.allows(node.name(), &connection));
                     let from = Place { host: source, address: Some(source.address(family)) };
                     tries.push(Try { from, to: (to, port).into(), transport, target, is_allowed });
                 }
@@ -88,7 +100,9 @@ fn tries(world: &oracle::Cluster) -> Vec<Try> {
 
 /// Whether packets between the two pass a node.
 fn is_on_the_way(source: Host, target: Host, node: Host) -> bool {
-    source.node() == Some(node) || target.node() == Some(node) || node == Host::NodeA && source == Host::Outside
+    source.node() == Some(node)
+        || target.node() == Some(node)
+        || node == Host::NodeA && source == Host::Outside
 }
 
 fn attempt(cluster: &Cluster, it: &Try) -> Outcome {
@@ -98,7 +112,7 @@ fn attempt(cluster: &Cluster, it: &Try) -> Outcome {
 
 /// Makes all of them, many at a time: most of the time is waiting for nothing.
 fn check(name: &str, cluster: &Cluster, tries: &[Try]) {
-    const AT_ONCE: usize = 40;
+    const AT_ONCE: usize = 120;
     for some in tries.chunks(AT_ONCE) {
         thread::scope(|scope| {
             let running: Vec<_> =

@@ -119,12 +119,16 @@ proptest! {
         connection in connection(),
     ) {
         let mut world = World::new(HERE);
-        steps.iter().for_each(|step| tell(&mut world, step));
+        for step in &steps {
+            tell(&mut world, step);
+        }
         world.settle();
         let compiled = compile(&world, &IpFamily::ALL);
         let packet = packet(&connection);
-        prop_assert!(trace(&Packet { is_known: true, ..packet }, &compiled).passes);
-        prop_assert!(trace(&Packet { is_own: true, ..packet }, &compiled).passes);
+        let known = Packet { is_known: true, ..packet };
+        prop_assert!(trace(&known, &compiled).passes);
+        let own = Packet { is_own: true, ..packet };
+        prop_assert!(trace(&own, &compiled).passes);
     }
 }
 

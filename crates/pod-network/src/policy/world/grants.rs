@@ -212,15 +212,12 @@ impl World {
         group: Option<Number>,
         news: &mut News,
     ) {
-        let before = match group {
-            Some(group) => {
-                self.index.profiles_by_class.entry(class).or_default().insert(profile);
-                self.grants.insert((profile, class), group)
-            }
-            None => {
-                remove_one(&mut self.index.profiles_by_class, class, profile);
-                self.grants.remove(&(profile, class))
-            }
+        let before = if let Some(group) = group {
+            self.index.profiles_by_class.entry(class).or_default().insert(profile);
+            self.grants.insert((profile, class), group)
+        } else {
+            remove_one(&mut self.index.profiles_by_class, class, profile);
+            self.grants.remove(&(profile, class))
         };
         news.let_go.groups.extend(before);
         if before != group {
