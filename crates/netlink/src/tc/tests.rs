@@ -24,7 +24,7 @@ fn tc(command: &str) -> String {
 fn a_limit_is_there_can_be_read_and_goes() {
     within("limit", || {
         let mut links = Links::open().unwrap();
-        let link = links.create("d0", &NewLink::Dummy).unwrap();
+        let link = links.create("d0", &NewLink::Ifb).unwrap();
         let mut control = TrafficControl::open().unwrap();
         let slow = TokenBucket { rate: 125_000, burst: 20_000, queue: 30_000 };
         let fast = TokenBucket { rate: 5_000_000_000, burst: 1_000_000, queue: 2_000_000 };
@@ -49,7 +49,7 @@ fn a_limit_is_there_can_be_read_and_goes() {
 fn what_comes_in_is_redirected_and_no_more() {
     within("redirect", || {
         let mut links = Links::open().unwrap();
-        let from = links.create("d0", &NewLink::Dummy).unwrap();
+        let from = links.create("d0", &NewLink::Ifb).unwrap();
         let to = links.create("i0", &NewLink::Ifb).unwrap();
         let mut control = TrafficControl::open().unwrap();
         // The second time it takes the place of the first.
