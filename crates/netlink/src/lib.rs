@@ -7,6 +7,7 @@
 //! - [`rtnl`]: pairs of links, bridges, vxlan, routes and neighbours, many requests at a time;
 //! - [`offload`]: switching off what hardware would do;
 //! - [`tc`]: how fast links send;
+//! - [`listen`]: whether a port is free, and who has it;
 //! - [`conntrack`]: the table of flows;
 //! - [`original_dst`]: where a redirected connection wanted to go;
 //! - [`generic`] and [`ipvs`]: families that are found by name; virtual services;
@@ -27,6 +28,7 @@ pub mod heap;
 pub mod ipset;
 pub mod ipvs;
 pub mod links;
+pub mod listen;
 pub mod netns;
 pub mod nftables;
 pub mod offload;

@@ -147,7 +147,10 @@ impl TrafficControl {
             Ok(()) => Ok(true),
             // How the kernel says that there is none depends on what is there instead.
             Err(error)
-                if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::ENODEV)) =>
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ENOENT | libc::EINVAL | libc::ENODEV)
+                ) =>
             {
                 Ok(false)
             }

@@ -79,6 +79,12 @@ pub enum Error {
         /// The namespace.
         netns: String,
     },
+    /// Another call is at work on the same.
+    #[error("another call is at work on {what}; try again when it has ended")]
+    Busy {
+        /// On what.
+        what: String,
+    },
     /// There is no such thing on record.
     #[error("there is no {kind} {name}; {hint}")]
     Unknown {

@@ -25,16 +25,27 @@
 //! - Nothing is executed: everything goes to the kernel by netlink.
 #![cfg(target_os = "linux")]
 
+mod attach;
 pub mod attachment;
 pub mod bandwidth;
 mod error;
+pub mod instance;
+pub mod ipam;
 pub mod names;
 pub mod network;
+mod networks;
+pub mod node;
+pub mod overlay;
 pub mod policy;
 pub mod port;
+mod ports;
+pub mod rules;
+pub mod state;
+pub mod utils;
 
 pub use attachment::Attachment;
 pub use bandwidth::Bandwidth;
 pub use error::{Error, Result};
 pub use network::{Masquerade, Mode, Network, Subnet};
 pub use port::{Port, Protocol};
+pub use state::Host;

@@ -4,7 +4,10 @@
 //! and plain stays readable in the name, any other is replaced by a hash; the two forms begin differently, so
 //! that no ID can be made to look like another's hash.
 
+use std::net::IpAddr;
+
 use sha2::{Digest, Sha256};
+use telaio_netlink::rtnl::Mac;
 
 /// How long an ID can be so that a namespace's name has it whole.
 const NAMESPACE_ID_LEN_MAX: usize = 64;
@@ -56,6 +59,27 @@ pub fn vxlan_link(vni: u32) -> String {
     format!("telaio.{vni}")
 }
 
+/// A hardware address of a kind that no manufacturer gives.
+pub(crate) fn mac(texts: &[&str]) -> Mac {
+    let digest = digest(texts);
+    Mac([0x02, digest[0], digest[1], digest[2], digest[3], digest[4]])
+}
+
+/// The hardware address of an instance, made from its first address: whoever gets the address next gets the same, and
+/// what neighbours remember stays right.
+pub(crate) fn instance_mac(address: IpAddr) -> Mac {
+    match address {
+        IpAddr::V4(ip) => {
+            let [a, b, c, d] = ip.octets();
+            Mac([0x0a, 0x58, a, b, c, d])
+        }
+        IpAddr::V6(ip) => {
+            let Mac([_, _, a, b, c, d]) = mac(&["instance", &ip.to_string()]);
+            Mac([0x0a, 0x56, a, b, c, d])
+        }
+    }
+}
+
 /// Letters, digits, `-`, `_` and `.` only.
 fn is_plain(id: &str, len_max: usize) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -65,18 +89,22 @@ fn is_plain(id: &str, len_max: usize) -> bool {
 /// So many characters, of five bits each, of a hash of these texts.
 fn hash(texts: &[&str], len: usize) -> String {
     const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let digest = digest(texts);
+    let bit = |at: usize| digest[at / 8] >> (7 - at % 8) & 1;
+    (0..len)
+        .map(|place| (0..5).fold(0, |value, at| value << 1 | bit(place * 5 + at)))
+        .map(|value: u8| char::from(DIGITS[usize::from(value)]))
+        .collect()
+}
+
+fn digest(texts: &[&str]) -> [u8; 32] {
     let mut hasher = Sha256::new();
     for text in texts {
         // With its length, so that `ab`, `c` is not `a`, `bc`.
         hasher.update((text.len() as u64).to_le_bytes());
         hasher.update(text.as_bytes());
     }
-    let digest = hasher.finalize();
-    let bit = |at: usize| digest[at / 8] >> (7 - at % 8) & 1;
-    (0..len)
-        .map(|place| (0..5).fold(0, |value, at| value << 1 | bit(place * 5 + at)))
-        .map(|value: u8| char::from(DIGITS[usize::from(value)]))
-        .collect()
+    hasher.finalize().into()
 }
 
 #[cfg(test)]
@@ -95,7 +123,8 @@ mod tests {
 
     #[test]
     fn ids_that_differ_late_get_names_that_differ() {
-        let ids = ["instance-number-1", "instance-number-2", "instance-number-12", "größer", "größe"];
+        let ids =
+            ["instance-number-1", "instance-number-2", "instance-number-12", "größer", "größe"];
         let bridges: BTreeSet<String> = ids.iter().map(|id| bridge(id)).collect();
         assert_eq!(bridges.len(), ids.len());
     }

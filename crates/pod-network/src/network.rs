@@ -33,6 +33,9 @@ pub struct Network {
     /// The bridge takes all frames of its ports.
     #[serde(default)]
     pub promiscuous: bool,
+    /// The bridge was there before us, and stays when the network goes.
+    #[serde(default)]
+    pub is_adopted: bool,
     /// The names of other networks whose instances may reach this one's, and be reached.
     #[serde(default)]
     pub reaches: Vec<String>,
