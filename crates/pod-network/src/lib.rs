@@ -31,6 +31,7 @@ pub mod bandwidth;
 mod error;
 pub mod instance;
 pub mod ipam;
+mod known;
 pub mod names;
 pub mod network;
 mod networks;
