@@ -6,6 +6,7 @@
 //! - [`links`] and [`addresses`]: the machine's links, and its own addresses;
 //! - [`rtnl`]: pairs of links, bridges, vxlan, routes and neighbours, many requests at a time;
 //! - [`offload`]: switching off what hardware would do;
+//! - [`tc`]: how fast links send;
 //! - [`listen`]: whether a port is free, and who has it;
 //! - [`conntrack`]: the table of flows;
 //! - [`original_dst`]: where a redirected connection wanted to go;
@@ -34,6 +35,7 @@ pub mod offload;
 pub mod original_dst;
 pub mod rtnl;
 pub mod socket;
+pub mod tc;
 pub mod wire;
 pub mod xtables;
 

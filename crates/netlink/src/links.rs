@@ -77,6 +77,8 @@ impl Link {
 pub enum NewLink {
     /// Has addresses, and nothing behind it.
     Dummy,
+    /// Takes packets that are redirected to it, and puts them back where they were: a place for a queue.
+    Ifb,
 }
 
 impl NewLink {
@@ -84,6 +86,7 @@ impl NewLink {
     fn kind(&self) -> &'static str {
         match self {
             Self::Dummy => "dummy",
+            Self::Ifb => "ifb",
         }
     }
 }

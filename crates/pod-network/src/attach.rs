@@ -291,6 +291,9 @@ pub(crate) fn detach(state: &State, key: &str, record: Option<Attachment>) -> Re
         errors.extend(unpublish(std::slice::from_ref(&record)).err());
     }
     errors.extend(links::remove(&record.host_link).err());
+    if record.bandwidth.is_some() {
+        errors.extend(crate::bandwidth::clear(&record.host_link).err());
+    }
     if let Some(name) = &record.netns_name {
         errors.extend(remove_netns(name).err());
     }
@@ -318,7 +321,11 @@ pub(crate) fn detach_many(state: &State, records: Vec<(String, Option<Attachment
     let with_ports: Vec<Attachment> =
         doomed.iter().map(|(_, it)| it).filter(|it| !it.ports.is_empty()).cloned().collect();
     let unpublished = unpublish(&with_ports);
-    let unlinked = remove_links(doomed.iter().map(|(_, record)| record.host_link.as_str()));
+    let limiting = doomed.iter().filter(|(_, record)| record.bandwidth.is_some());
+    let limiting: Vec<String> =
+        limiting.map(|(_, record)| crate::bandwidth::limit_link(&record.host_link)).collect();
+    let host_links = doomed.iter().map(|(_, record)| record.host_link.as_str());
+    let unlinked = remove_links(host_links.chain(limiting.iter().map(String::as_str)));
     let is_clean = unpublished.is_ok() && unlinked.is_ok();
     errors.extend(unpublished.err().into_iter().chain(unlinked.err()));
     for (key, record) in &doomed {

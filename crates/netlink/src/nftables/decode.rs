@@ -41,6 +41,7 @@ fn expression(attributes: Attributes<'_>) -> Option<Expression> {
         }),
         "meta" => meta(at),
         "ct" if at.be32(2)? == 2 => Some(Expression::ConntrackStatus { to: reg(1)? }),
+        "ct" if at.be32(2)? == 0 => Some(Expression::ConntrackState { to: reg(1)? }),
         "cmp" => Some(Expression::Compare {
             from: reg(1)?,
             op: match at.be32(2)? {

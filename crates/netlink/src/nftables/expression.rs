@@ -192,6 +192,11 @@ pub enum Expression {
         /// Into.
         to: Reg,
     },
+    /// Loads the bits of what the connection's state is.
+    ConntrackState {
+        /// Into.
+        to: Reg,
+    },
     /// Goes on only if the comparison holds.
     Compare {
         /// What.
@@ -324,7 +329,7 @@ impl Expression {
             Self::Immediate { .. } | Self::Verdict(_) => "immediate",
             Self::Payload { .. } => "payload",
             Self::Meta { .. } | Self::SetMark { .. } => "meta",
-            Self::ConntrackStatus { .. } => "ct",
+            Self::ConntrackStatus { .. } | Self::ConntrackState { .. } => "ct",
             Self::Compare { .. } => "cmp",
             Self::Bitwise { .. } => "bitwise",
             Self::InSet { .. } | Self::Lookup { .. } | Self::LookupVerdict { .. } => "lookup",
@@ -366,6 +371,10 @@ impl Expression {
             Self::ConntrackStatus { to } => {
                 writer.put_be32(1, to.number());
                 writer.put_be32(2, 2);
+            }
+            Self::ConntrackState { to } => {
+                writer.put_be32(1, to.number());
+                writer.put_be32(2, 0);
             }
             Self::Compare { from, op, value } => {
                 writer.put_be32(1, from.number());
