@@ -161,7 +161,11 @@ impl Rules {
     fn batches(&mut self, cluster: &Cluster<'_>) -> Result<[Batch; 2]> {
         let mut batches = FAMILIES.map(|family| networks_batch(family, cluster));
         for (batch, family) in batches.iter_mut().zip(FAMILIES) {
-            let sets = self.nftables.sets(family, TABLE).map_err(Error::kernel("listing sets"))?;
+            let sets = match self.nftables.sets(family, TABLE) {
+                // There is no table yet.
+                Err(error) if error.raw_os_error() == Some(ENOENT) => Vec::new(),
+                sets => sets.map_err(Error::kernel("listing sets"))?,
+            };
             let lengths = cluster.lengths(family);
             let is_kept = |name: &str| lengths.iter().any(|length| cluster_set(*length) == name);
             for set in sets {

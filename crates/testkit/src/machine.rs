@@ -129,6 +129,7 @@ pub fn connect(a: &Machine, link: &str, addresses: &str, b: &Machine, there: &st
             Veth { name: &here, mac: None, mtu: None, master: None, group: 0, is_up: true, peer };
         Rtnetlink::open().unwrap().all([Request::Veth(veth)]).unwrap();
     });
+    b.sh(&format!("ip link set {there} up"));
     for (machine, link, addresses) in [(a, link, addresses), (b, there, others)] {
         for address in addresses.split(',').filter(|address| !address.is_empty()) {
             let nodad = if address.contains(':') { " nodad" } else { "" };

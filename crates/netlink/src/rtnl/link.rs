@@ -106,7 +106,7 @@ pub struct PeerPlace<'a> {
     pub mac: Option<Mac>,
 }
 
-/// A pair of links that are two ends of a cable. The other end is switched on.
+/// A pair of links that are two ends of a cable. The other end is switched off.
 #[derive(Debug, Clone, Copy)]
 pub struct Veth<'a> {
     /// The name of the end here.
@@ -136,9 +136,10 @@ impl Veth<'_> {
         let info = writer.begin_nest(IFLA_LINKINFO);
         writer.put_str(INFO_KIND, "veth");
         let data = writer.begin_nest(INFO_DATA);
-        // A link's message within the message: header, then attributes.
+        // A link's message within the message: header, then attributes. The kernel would refuse to switch this end on
+        // before the other is there.
         let peer = writer.begin_nest(VETH_INFO_PEER);
-        writer.put_raw(&switched(true));
+        writer.put_raw(&switched(false));
         writer.put_str(IFLA_IFNAME, self.peer.name);
         put_common(writer, self.peer.mac, self.mtu, 0);
         if let Some(netns) = self.peer.netns {

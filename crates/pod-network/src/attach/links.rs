@@ -225,7 +225,8 @@ fn requests(
     link: LinkIndex,
 ) -> Vec<Request<'static>> {
     let is_routed = network.mode == Mode::Routed;
-    let mut requests = vec![Request::Set(SetLink::up(Which::Name("lo")))];
+    let up = |which| Request::Set(SetLink::up(which));
+    let mut requests = vec![up(Which::Name("lo")), up(Which::Index(link))];
     for (inet, gateway) in record.addresses.iter().zip(gateways) {
         let gateway = gateway.filter(|_| is_routed);
         requests.push(Request::AddAddress(Address {
