@@ -110,6 +110,7 @@ pub(crate) fn attach(
         addresses: Vec::new(),
         ports: wanted.ports.to_vec(),
         bandwidth: wanted.bandwidth,
+        pod: None,
     };
     let _busy = begin(state, &key, &record, &netns)?;
     let made = make(state, lock, network, wanted, &key, &netns, &mut record);

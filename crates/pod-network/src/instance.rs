@@ -231,6 +231,7 @@ fn unfinished(network: &Network, request: &CleanInstanceRequest) -> Attachment {
         addresses: Vec::new(),
         ports: request.ports.clone(),
         bandwidth: None,
+        pod: None,
     }
 }
 

@@ -44,7 +44,7 @@ pub mod rules;
 pub mod state;
 pub mod utils;
 
-pub use attachment::Attachment;
+pub use attachment::{Attachment, PodName};
 pub use bandwidth::Bandwidth;
 pub use error::{Error, Result};
 pub use network::{Masquerade, Mode, Network, Subnet};

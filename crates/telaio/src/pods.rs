@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use telaio_model::{IpFamily, Kind};
+use telaio_pod_network::overlay::Backend;
 use telaio_pod_network::{Host, policy};
 use telaio_reconcile::kpng::{FullState, Inbox, Sink};
 use telaio_reconcile::{PacerConfig, SyncHandle, sync_loop};
@@ -27,6 +28,8 @@ pub(crate) use report::{InstanceReport, NetworkReport, PodsReport};
 use syncer::PodsSyncer;
 use watch::Watch;
 
+use crate::backend::services::families;
+use crate::cli::{CniArgs, PodBackend, PodsArgs};
 use crate::exit::CommandError;
 
 /// The objects that the plane asks for.
@@ -100,6 +103,56 @@ impl Pods {
     pub(crate) fn reporter(&self) -> impl Fn() -> PodsReport + Send + Sync + 'static {
         let (host, status) = (self.host.clone(), Arc::clone(&self.status));
         move || report::report(&host, &status)
+    }
+}
+
+impl From<PodBackend> for Backend {
+    fn from(asked: PodBackend) -> Self {
+        match asked {
+            PodBackend::Vxlan => Self::default(),
+            PodBackend::HostGw => Self::HostGw,
+        }
+    }
+}
+
+impl CniArgs {
+    /// Where plugin and configuration go. An empty name is nowhere.
+    pub(crate) fn settings(&self) -> CniSettings {
+        let dir = |path: &PathBuf| (!path.as_os_str().is_empty()).then(|| path.clone());
+        CniSettings {
+            bin_dir: dir(&self.cni_bin_dir),
+            conf_dir: dir(&self.cni_conf_dir),
+            ..CniSettings::default()
+        }
+    }
+}
+
+impl PodsArgs {
+    /// The plane's settings on a node.
+    pub(crate) fn settings(
+        &self,
+        node: &str,
+        state_dir: &Path,
+        pacing: PacerConfig,
+        stays: bool,
+    ) -> PodsSettings {
+        PodsSettings {
+            node: node.into(),
+            families: families(),
+            state_dir: state_dir.to_owned(),
+            pacing,
+            nodes: NodeSettings {
+                pod_cidrs: self.pod_cidr.clone(),
+                backend: self.pod_backend.into(),
+                tunnel_address: self.tunnel_address,
+            },
+            cni: CniSettings {
+                plugin: self.cni_plugin.clone(),
+                take_over: self.take_over_cni,
+                ..self.cni.settings()
+            },
+            stays,
+        }
     }
 }
 
