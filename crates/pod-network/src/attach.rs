@@ -14,6 +14,8 @@
 
 mod links;
 
+pub(crate) use links::port_of;
+
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -341,7 +343,7 @@ pub(crate) fn detach_many(state: &State, records: Vec<(String, Option<Attachment
 }
 
 /// Removes links by name, all in one deletion.
-fn remove_links<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
+pub(crate) fn remove_links<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
     let doing = || Error::kernel("removing links");
     let mut kernel = Rtnetlink::open().map_err(doing())?;
     let mark = names.map(|name| {

@@ -240,17 +240,6 @@ pub(crate) fn release(state: &State, record: &Attachment, ip: IpAddr) -> Result<
     }
 }
 
-/// Gives all addresses of a network back that this holder has, by looking at every one: for records that do not
-/// know their addresses yet.
-pub(crate) fn release_all(state: &State, record: &Attachment) -> Result<()> {
-    for (ip, holder) in claims(state, &record.network)? {
-        if holder.is_some_and(|holder| is_same(&holder, record)) {
-            remove_file(&state.addresses_dir(&record.network).join(ip.to_string()))?;
-        }
-    }
-    Ok(())
-}
-
 fn is_same(a: &Attachment, b: &Attachment) -> bool {
     (&a.network, &a.container, &a.interface) == (&b.network, &b.container, &b.interface)
 }

@@ -28,6 +28,7 @@
 mod attach;
 pub mod attachment;
 pub mod bandwidth;
+pub mod cni;
 mod error;
 pub mod instance;
 pub mod ipam;
@@ -40,6 +41,7 @@ pub mod overlay;
 pub mod policy;
 pub mod port;
 mod ports;
+pub mod repair;
 pub mod rules;
 pub mod state;
 pub mod utils;

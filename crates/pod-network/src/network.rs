@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// The first number that a network can have as its links' group.
 pub const GROUP_FIRST: u32 = 0x7e1a_0001;
+/// The group of the ports of bridges whose instances talk through the node only.
+pub const PORT_GROUP: u32 = 0x7e1a_fffe;
 /// How many networks a node can have.
 pub const NETWORKS_MAX: u32 = 4096;
 
@@ -19,6 +21,9 @@ pub struct Network {
     pub group: u32,
     /// The bridge.
     pub bridge: String,
+    /// The bridge's hardware address.
+    #[serde(default)]
+    pub bridge_mac: String,
     /// Its address ranges on this node, each with the node's own address in it.
     pub subnets: Vec<Subnet>,
     /// How packets get from one instance to another.

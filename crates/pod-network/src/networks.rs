@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 
 use cidr::IpCidr;
 use telaio_netlink::links::{Link, LinkIndex};
-use telaio_netlink::rtnl::{Address, Bridge, Mac, Request, Rtnetlink, SetLink, Which};
+use telaio_netlink::rtnl::{Address, Bridge, Request, Rtnetlink, SetLink, Which};
 
 use crate::attach;
 use crate::error::{Error, Result};
@@ -50,6 +50,7 @@ fn is_as_wanted(network: &Network, wanted: &Network) -> bool {
     let ours = Network {
         group: wanted.group,
         is_adopted: wanted.is_adopted,
+        bridge_mac: wanted.bridge_mac.clone(),
         reaches: wanted.reaches.clone(),
         ..network.clone()
     };
@@ -74,6 +75,10 @@ pub(crate) fn make(state: &State, wanted: &Network) -> Result<()> {
         Some(sharing) => sharing.is_adopted,
         None => bridge.is_some(),
     };
+    network.bridge_mac = match bridge.as_ref().and_then(|bridge| bridge.mac) {
+        Some(mac) => mac.to_string(),
+        None => names::mac(&["bridge", &network.name, &network.bridge]).to_string(),
+    };
     if network.reaches.is_empty() {
         network.reaches = existing.as_ref().map(|it| it.reaches.clone()).unwrap_or_default();
     }
@@ -96,7 +101,8 @@ pub(crate) fn set_up(
     let doing = || Error::kernel(format!("setting up bridge {}", network.bridge));
     let name = network.bridge.as_str();
     if existing.is_none() {
-        let mac = Some(bridge_mac(network));
+        // The same whenever the bridge is made, so that instances need not learn it anew.
+        let mac = network.bridge_mac.parse().ok();
         let bridge =
             Bridge { name, mac, mtu: network.mtu, group: network.group, vlan_filtering: false };
         kernel.all([Request::Bridge(bridge)]).map_err(doing())?;
@@ -245,11 +251,6 @@ fn find_bridge(kernel: &mut Rtnetlink, network: &Network) -> Result<Option<Link>
         }),
         link => Ok(link),
     }
-}
-
-/// The same whenever the bridge is made, so that instances need not learn it anew.
-fn bridge_mac(network: &Network) -> Mac {
-    names::mac(&["bridge", &network.name, &network.bridge])
 }
 
 fn check(network: &Network) -> Result<()> {

@@ -460,6 +460,7 @@ pub(crate) fn network_of(node: &LocalNode) -> Result<Network> {
         name: node.id.clone(),
         group: 0,
         bridge: names::bridge(&node.id),
+        bridge_mac: String::new(),
         subnets,
         mode: Mode::Routed,
         mtu: Some(node.mtu()?),
@@ -485,6 +486,17 @@ pub(crate) fn set_up(
     let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
     let ground = ground(state, &mut kernel, node, is_fresh)?;
     overlay::sync(&mut kernel, node, ground, &record.peers).map(drop)
+}
+
+/// Makes the ways to other nodes as they should be; how many were stale.
+pub(crate) fn restore_ways(state: &State, record: &NodeRecord, node: &LocalNode) -> Result<usize> {
+    let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
+    match ground(state, &mut kernel, node, false) {
+        Ok(ground) => overlay::sync(&mut kernel, node, ground, &record.peers),
+        // Nobody is reached, and nobody has to be.
+        Err(Error::NoUplink { .. }) if record.peers.is_empty() => Ok(0),
+        Err(error) => Err(error),
+    }
 }
 
 fn ground(

@@ -92,6 +92,25 @@ pub(crate) fn release(state: &State, record: &Attachment) -> Result<()> {
     Ok(())
 }
 
+/// Removes claims whose holder is not held by `is_held`.
+pub(crate) fn remove_orphans(
+    state: &State,
+    is_held: &dyn Fn(Option<&Attachment>) -> bool,
+) -> Result<()> {
+    let _lock = state.lock_ports()?;
+    for dir in read_dir(&state.ports_dir())? {
+        for entry in read_dir(&dir.path())? {
+            let holder = read_record::<Attachment>(&entry.path()).ok().flatten();
+            if !is_held(holder.as_ref()) {
+                crate::state::remove_file(&entry.path())?;
+            }
+        }
+        // Others may have claims there.
+        let _ = fs::remove_dir(dir.path());
+    }
+    Ok(())
+}
+
 /// Whether a claim is this record's. One that cannot be read is nobody's, and so whoever's asks.
 fn is_of(path: &std::path::Path, record: &Attachment) -> bool {
     match read_record::<Attachment>(path) {

@@ -21,6 +21,9 @@
 //! | `reach` | group . group | |
 //! | `cluster-LENGTH` | a network of another node | |
 //!
+//! A table of the same name on bridges keeps frames from going from instance to instance: `ports`, prerouting, drops what
+//! is for another's hardware address than one of the bridges in the set `bridges`.
+//!
 //! The service proxy's chains come first, at −100 and 100 after us: a service's port wins over a published one, and
 //! whoever is masqueraded here is not masqueraded again.
 
@@ -33,6 +36,8 @@ use telaio_netlink::nftables::{
     Batch, Chain, ChainKind, DataType, Element, ElementData, Expression, Family, Hook, Nftables,
     SetSpec, Verdict,
 };
+
+use telaio_netlink::rtnl::Mac;
 
 use crate::attachment::Attachment;
 use crate::error::{Error, Result};
@@ -61,6 +66,10 @@ const ANY_PORTS: &str = "any-ports";
 const HAIRPIN: &str = "hairpin";
 const NETWORKS: &str = "networks";
 const REACH: &str = "reach";
+const PORT_FRAMES: &str = "ports";
+const BRIDGES: &str = "bridges";
+/// The kernel's own hooks on bridges stand at 0.
+const BEFORE_BRIDGE_NETFILTER: i32 = -10;
 
 /// How many ports can be published, and how many instances can have published ones, per family.
 const PORTS_MAX: u32 = 1 << 15;
@@ -130,7 +139,10 @@ impl Rules {
     pub(crate) fn write_networks(&mut self, cluster: &Cluster<'_>) -> Result<()> {
         let mut batches = self.batches(cluster)?;
         let [v4, v6] = &mut batches;
-        self.nftables.commit(&mut [v4, v6]).map_err(Error::kernel("writing the rules of networks"))
+        let mut frames = frames_batch(cluster.networks);
+        self.nftables
+            .commit(&mut [v4, v6, &mut frames])
+            .map_err(Error::kernel("writing the rules of networks"))
     }
 
     /// Makes everything as it should be: tables, rules, elements.
@@ -154,7 +166,8 @@ impl Rules {
             }
         }
         let [v4, v6] = &mut batches;
-        self.nftables.commit(&mut [v4, v6]).map_err(Error::kernel("writing all rules"))
+        let mut frames = frames_batch(cluster.networks);
+        self.nftables.commit(&mut [v4, v6, &mut frames]).map_err(Error::kernel("writing all rules"))
     }
 
     /// Tables, maps, chains and rules, with the sets of other nodes that are no longer needed removed.
@@ -230,7 +243,7 @@ impl Rules {
 
     /// Removes the tables.
     pub(crate) fn remove_all(&mut self) -> Result<()> {
-        for family in FAMILIES {
+        for family in FAMILIES.into_iter().chain([Family::Bridge]) {
             let mut batch = Batch::new(family, TABLE);
             batch.delete_table();
             match self.nftables.commit(&mut [&mut batch]) {
@@ -368,6 +381,32 @@ fn networks_batch(family: Family, cluster: &Cluster<'_>) -> Batch {
     rule(ISOLATION, words.other_networks_dropped());
     rule(REDIRECTS, words.redirects_dropped());
     put_networks(&mut batch, networks);
+    batch
+}
+
+/// The table for frames on bridges.
+fn frames_batch(networks: &[Network]) -> Batch {
+    let mut batch = Batch::new(Family::Bridge, TABLE);
+    batch.add_table();
+    batch.add_set(&SetSpec {
+        name: BRIDGES,
+        key: &[DataType::Ethernet],
+        values: None,
+        verdicts: false,
+        size: crate::network::NETWORKS_MAX,
+        dynamic_timeout_ms: None,
+    });
+    batch.flush_set(BRIDGES);
+    for network in networks.iter().filter(|network| network.mode == Mode::Routed) {
+        if let Ok(mac) = network.bridge_mac.parse::<Mac>() {
+            batch.add_element(BRIDGES, &Element::new(&mac.0, ElementData::None));
+        }
+    }
+    let chain =
+        Chain::base(PORT_FRAMES, ChainKind::Filter, Hook::Prerouting, BEFORE_BRIDGE_NETFILTER);
+    batch.add_chain(&chain);
+    batch.flush_chain(PORT_FRAMES);
+    batch.add_rule(PORT_FRAMES, &words::past_the_node_dropped(), None);
     batch
 }
 

@@ -35,12 +35,32 @@ fn instances_of_one_bridge_reach_each_other_with_their_own_addresses() {
 
 /// As a service proxy would: an address that nobody has leads to an instance.
 const SERVICE: &str = "
-table ip service { chain pre { type nat hook prerouting priority -100; ip daddr 10.96.0.1 tcp dport 80 dnat to 10.77.1.3:8080; } }
-table ip6 service { chain pre { type nat hook prerouting priority -100; ip6 daddr fd96::1 tcp dport 80 dnat to [fd77:1::3]:8080; } }";
+table ip service {
+  chain pre {
+    type nat hook prerouting priority -100
+    ip daddr 10.96.0.1 tcp dport 80 dnat to 10.77.1.3:8080
+  }
+}
+table ip6 service {
+  chain pre {
+    type nat hook prerouting priority -100
+    ip6 daddr fd96::1 tcp dport 80 dnat to [fd77:1::3]:8080
+  }
+}";
 /// As a policy would: nobody reaches the instance.
 const DENIED: &str = "
-table ip denied { chain fwd { type filter hook forward priority 0; ip daddr 10.77.1.3 ct state new drop; } }
-table ip6 denied { chain fwd { type filter hook forward priority 0; ip6 daddr fd77:1::3 ct state new drop; } }";
+table ip denied {
+  chain fwd {
+    type filter hook forward priority 0
+    ip daddr 10.77.1.3 ct state new drop
+  }
+}
+table ip6 denied {
+  chain fwd {
+    type filter hook forward priority 0
+    ip6 daddr fd77:1::3 ct state new drop
+  }
+}";
 
 #[test]
 fn a_service_works_and_a_policy_holds_between_instances_of_one_bridge() {

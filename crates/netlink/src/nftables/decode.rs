@@ -32,6 +32,7 @@ fn expression(attributes: Attributes<'_>) -> Option<Expression> {
         "payload" => Some(Expression::Payload {
             to: reg(1)?,
             base: match at.be32(2)? {
+                0 => Payload::Link,
                 1 => Payload::Network,
                 2 => Payload::Transport,
                 _ => return None,

@@ -70,6 +70,8 @@ impl Verdict {
 /// Which header a payload is loaded from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Payload {
+    /// Ethernet.
+    Link,
     /// IPv4 or IPv6.
     Network,
     /// TCP, UDP, SCTP.
@@ -356,7 +358,12 @@ impl Expression {
             }
             Self::Payload { to, base, offset, len } => {
                 writer.put_be32(1, to.number());
-                writer.put_be32(2, if *base == Payload::Network { 1 } else { 2 });
+                let base = match base {
+                    Payload::Link => 0,
+                    Payload::Network => 1,
+                    Payload::Transport => 2,
+                };
+                writer.put_be32(2, base);
                 writer.put_be32(3, *offset);
                 writer.put_be32(4, *len);
             }

@@ -30,6 +30,8 @@ const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 const ADDR_GEN_NONE: u8 = 1;
 
 const BRPORT_HAIRPIN: u16 = 4;
+const BRPORT_MCAST_FLOOD: u16 = 27;
+const BRPORT_BCAST_FLOOD: u16 = 30;
 const BRPORT_ISOLATED: u16 = 33;
 const BR_VLAN_FILTERING: u16 = 7;
 const BR_MCAST_SNOOPING: u16 = 23;
@@ -235,6 +237,8 @@ pub struct BridgePort {
     pub isolated: bool,
     /// Frames may leave by the port that they came in by.
     pub hairpin: bool,
+    /// Of frames for everybody it gets only the bridge's own.
+    pub is_quiet: bool,
 }
 
 /// A change of a link.
@@ -308,6 +312,8 @@ impl<'a> SetLink<'a> {
             let data = writer.begin_nest(INFO_SLAVE_DATA);
             writer.put_u8(BRPORT_HAIRPIN, u8::from(port.hairpin));
             writer.put_u8(BRPORT_ISOLATED, u8::from(port.isolated));
+            writer.put_u8(BRPORT_MCAST_FLOOD, u8::from(!port.is_quiet));
+            writer.put_u8(BRPORT_BCAST_FLOOD, u8::from(!port.is_quiet));
             writer.end_nest(data);
             writer.end_nest(info);
         }

@@ -15,7 +15,7 @@ use telaio_netlink::rtnl::{
 use crate::attachment::Attachment;
 use crate::error::{Error, Result};
 use crate::names;
-use crate::network::{Mode, Network};
+use crate::network::{Mode, Network, PORT_GROUP};
 use crate::networks::{EEXIST, ENODEV, set};
 
 /// A bridge has no room for another port.
@@ -133,13 +133,19 @@ fn try_pair(
         mac: Some(host_mac),
         mtu: network.mtu,
         master: (!record.is_routed).then_some(bridge),
-        group: if record.is_routed { network.group } else { 0 },
+        group: match network.mode {
+            Mode::Bridged => 0,
+            Mode::Routed if record.is_routed => network.group,
+            Mode::Routed => PORT_GROUP,
+        },
         is_up: record.is_routed,
         peer,
     };
-    let port = BridgePort { isolated: network.mode == Mode::Routed, hairpin: network.hairpin };
-    let on_bridge =
-        SetLink { port: Some(port), no_own_address: true, ..SetLink::up(Which::Name(name)) };
+    let on_bridge = SetLink {
+        port: Some(port_of(network)),
+        no_own_address: true,
+        ..SetLink::up(Which::Name(name))
+    };
     // Isolated before it is switched on. What the node remembers of whoever had the address before is forgotten.
     let stale = record
         .addresses
@@ -152,6 +158,25 @@ fn try_pair(
     match failures.into_iter().next() {
         Some(failure) if failure.index < required => Err(failure.error),
         _ => Ok(()),
+    }
+}
+
+/// What a port of a network may do.
+///
+/// Ports are isolated, unless the kernel shows bridged packets to rules (`br_netfilter`): then it carries a packet whose
+/// destination a rule has changed to another port by itself, and an isolated one would not get it. In that case the bridge's
+/// own rules keep everything else from going that way, and the forward chains see what does.
+pub(crate) fn port_of(network: &Network) -> BridgePort {
+    let is_routed = network.mode == Mode::Routed;
+    let shows_rules = is_routed
+        && ["iptables", "ip6tables"].into_iter().any(|kind| {
+            let path = format!("/proc/sys/net/bridge/bridge-nf-call-{kind}");
+            fs::read_to_string(path).is_ok_and(|value| value.trim() != "0")
+        });
+    BridgePort {
+        isolated: is_routed && !shows_rules,
+        hairpin: network.hairpin || shows_rules,
+        is_quiet: is_routed,
     }
 }
 

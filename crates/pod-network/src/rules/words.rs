@@ -7,7 +7,9 @@ use telaio_netlink::nftables::{
     CompareOp, DataType, Expression, Family, FibAddress, MetaKey, Payload, Reg, Verdict,
 };
 
-use super::{ANY_PORTS, HAIRPIN, NETWORKS, PORTS, REACH, octets};
+use crate::network::PORT_GROUP;
+
+use super::{ANY_PORTS, BRIDGES, HAIRPIN, NETWORKS, PORTS, REACH, octets};
 
 /// The type of an address that is this machine's own.
 const ROUTE_LOCAL: u32 = 2;
@@ -213,6 +215,22 @@ impl Words {
             Expression::Verdict(Verdict::Drop),
         ]
     }
+}
+
+/// Frames of instances that are for another than a bridge of ours.
+pub(super) fn past_the_node_dropped() -> Vec<Expression> {
+    let destination = |len| Expression::Payload { to: Reg(0), base: Payload::Link, offset: 0, len };
+    vec![
+        group(0, MetaKey::InputGroup),
+        equal(0, PORT_GROUP.to_ne_bytes().to_vec()),
+        // Not those for everybody: who asks for an address has to be heard.
+        destination(1),
+        Expression::Bitwise { from: Reg(0), to: Reg(0), mask: vec![1], xor: vec![0] },
+        equal(0, vec![0]),
+        destination(6),
+        in_set(BRIDGES, true),
+        Expression::Verdict(Verdict::Drop),
+    ]
 }
 
 fn v4(address: Ipv4Addr, length: u8) -> IpCidr {
