@@ -190,6 +190,7 @@ impl Host {
             ports: &request.ports,
             mac: None,
             bandwidth: request.bandwidth,
+            pod: None,
             is_default: true,
             routes: &[],
         };

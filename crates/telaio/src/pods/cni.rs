@@ -10,8 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use telaio_pod_network::names;
-use telaio_pod_network::node::SetupNodeRequest;
+use telaio_pod_network::{Network, Subnet};
 
 /// The plugin's file name, also beside our own binary.
 const PLUGIN: &str = "telaio-cni";
@@ -50,7 +49,7 @@ impl Installer {
     }
 
     /// Makes both as they should be; how it stands. Costs little where they are so.
-    pub(super) fn install(&self, node: &SetupNodeRequest) -> Result<String, String> {
+    pub(super) fn install(&self, network: &Network) -> Result<String, String> {
         let settings = &self.settings;
         if let Some(dir) = &settings.bin_dir {
             install_plugin(dir, settings.plugin.as_deref())?;
@@ -59,7 +58,7 @@ impl Installer {
             return Ok("no configuration is installed".to_owned());
         };
         make_way(dir, settings.take_over)?;
-        let text = configuration(node, &self.state_dir);
+        let text = configuration(network, &self.state_dir);
         let path = dir.join(CONFIGURATION);
         if fs::read_to_string(&path).is_ok_and(|there| there == text) {
             return Ok(format!("installed as {}", path.display()));
@@ -72,23 +71,23 @@ impl Installer {
 }
 
 /// The configuration by which a container runtime puts instances on this node's network.
-fn configuration(node: &SetupNodeRequest, state_dir: &Path) -> String {
-    let ranges: Vec<_> = node
-        .node_ip_cidrs
-        .iter()
-        .map(|inet| {
-            json!([{"subnet": inet.network().to_string(), "gateway": inet.address().to_string()}])
-        })
-        .collect();
+///
+/// It says the same of the network as its record does, or the plugin would change the one to fit the other.
+fn configuration(network: &Network, state_dir: &Path) -> String {
+    let range = |subnet: &Subnet| json!([{"subnet": subnet.cidr, "gateway": subnet.gateway}]);
+    let ranges: Vec<_> = network.subnets.iter().map(range).collect();
+    let except = network.masquerade.iter().flat_map(|masquerade| &masquerade.except);
     let document = json!({
         "cniVersion": CNI_VERSION,
-        "name": node.node_id,
+        "name": network.name,
         "plugins": [{
             "type": PLUGIN,
-            "bridge": names::bridge(&node.node_id),
+            "bridge": network.bridge,
             "isGateway": true,
             "isDefaultGateway": true,
-            "ipMasq": true,
+            "ipMasq": network.masquerade.is_some(),
+            "masqExcept": except.collect::<Vec<_>>(),
+            "mtu": network.mtu,
             "stateDir": state_dir.display().to_string(),
             "ipam": {"type": "host-local", "ranges": ranges},
             "capabilities": {"portMappings": true, "bandwidth": true, "ips": true, "mac": true},
@@ -210,7 +209,7 @@ fn remove_file(path: &Path, removed: &mut Vec<String>) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use cidr::IpInet;
+    use telaio_pod_network::{Masquerade, Mode};
 
     use super::*;
 
@@ -247,16 +246,29 @@ mod tests {
         }
     }
 
-    fn node() -> SetupNodeRequest {
-        let inet: IpInet = "10.244.1.1/24".parse().unwrap();
-        SetupNodeRequest::new("node-a", inet, vec![])
+    fn network() -> Network {
+        let (cidr, gateway) = ("10.244.1.0/24".parse().unwrap(), "10.244.1.1".parse().unwrap());
+        Network {
+            name: "node-a".to_owned(),
+            group: 1,
+            bridge: "tlb-node-a".to_owned(),
+            bridge_mac: String::new(),
+            subnets: vec![Subnet { cidr, gateway: Some(gateway) }],
+            mode: Mode::Routed,
+            mtu: Some(1450),
+            masquerade: Some(Masquerade::default()),
+            hairpin: false,
+            promiscuous: false,
+            is_adopted: false,
+            reaches: vec![],
+        }
     }
 
     #[test]
     fn plugin_and_configuration_are_installed_whole_and_removed() {
         let ground = Ground::new(false);
         for _ in 0..2 {
-            ground.installer.install(&node()).unwrap();
+            ground.installer.install(&network()).unwrap();
         }
         assert_eq!(ground.names("net.d"), [CONFIGURATION]);
         assert_eq!(ground.names("bin"), [PLUGIN]);
@@ -276,7 +288,7 @@ mod tests {
     fn another_plugins_configuration_stays_unless_it_is_to_be_taken_over() {
         let ground = Ground::new(false);
         fs::write(ground.at("net.d/10-other.conflist"), "{}").unwrap();
-        let error = ground.installer.install(&node()).unwrap_err();
+        let error = ground.installer.install(&network()).unwrap_err();
         assert!(
             error.contains("10-other.conflist") && error.contains("--take-over-cni"),
             "{error}"
@@ -286,7 +298,7 @@ mod tests {
         let ground = Ground::new(true);
         fs::write(ground.at("net.d/10-other.conflist"), "{}").unwrap();
         fs::write(ground.at("net.d/README"), "not read by anybody").unwrap();
-        ground.installer.install(&node()).unwrap();
+        ground.installer.install(&network()).unwrap();
         let names = ground.names("net.d");
         assert_eq!(names, [CONFIGURATION, "10-other.conflist.before-telaio", "README"]);
         remove(&ground.installer.settings, &ground.at("state")).unwrap();
@@ -296,7 +308,7 @@ mod tests {
     #[test]
     fn a_configuration_of_another_agent_is_not_removed() {
         let ground = Ground::new(false);
-        ground.installer.install(&node()).unwrap();
+        ground.installer.install(&network()).unwrap();
         assert!(remove(&ground.installer.settings, &ground.at("other")).unwrap().is_empty());
         assert_eq!(ground.names("net.d"), [CONFIGURATION]);
     }
@@ -305,7 +317,7 @@ mod tests {
     fn a_plugin_that_is_not_there_is_named() {
         let mut ground = Ground::new(false);
         ground.installer.settings.plugin = Some(ground.at("nowhere"));
-        assert!(ground.installer.install(&node()).unwrap_err().contains("nowhere"));
+        assert!(ground.installer.install(&network()).unwrap_err().contains("nowhere"));
         assert!(ground.names("net.d").is_empty(), "no configuration without a plugin");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use telaio_model::{Kind, Node, Object, ObjectKey};
-use telaio_pod_network::node::{CleanNodeRequest, NodeIp, NodeRequest, SetupNodeRequest};
+use telaio_pod_network::node::{NodeIp, NodeRequest, SetupNodeRequest};
 use telaio_pod_network::policy::Keeper;
 use telaio_pod_network::{Error, Host};
 use telaio_reconcile::kpng::{Inbox, News};
@@ -113,10 +113,15 @@ impl PodsSyncer {
     fn sync_nodes(&mut self, kind: SyncKind) -> Result<(), Error> {
         let own = &self.settings.node;
         let Some(wanted) = nodes::wanted(own, &self.nodes, &self.settings.nodes) else {
-            return Ok(());
+            // Instances may be here without a node's network of ours.
+            return if kind == SyncKind::Changes { Ok(()) } else { self.repair() };
         };
         if kind == SyncKind::Changes && self.done.as_ref() == Some(&wanted) {
             return Ok(());
+        }
+        if self.done.as_ref() == Some(&wanted) {
+            // Somebody may have broken something.
+            return self.repair();
         }
         self.done = None;
         self.host.setup_node(wanted.clone())?;
@@ -128,17 +133,36 @@ impl PodsSyncer {
                 self.host.delete_node_in_cluster(request)?;
             }
         }
+        self.repair()?;
         self.done = Some(wanted);
+        Ok(())
+    }
+
+    /// What should be there is, and nothing else of ours.
+    fn repair(&self) -> Result<(), Error> {
+        let mended = self.host.repair()?;
+        if !mended.is_nothing() {
+            tracing::warn!(
+                attachments = mended.attachments.join(", "),
+                links = mended.links.join(", "),
+                addresses = mended.addresses,
+                ways = mended.ways,
+                "removed what was left of what is gone"
+            );
+        }
         Ok(())
     }
 
     /// The plugin comes last: whoever it attaches finds everything there.
     fn sync_plugin(&mut self) -> Result<(), String> {
-        let Some(wanted) = &self.done else {
+        let own = self.done.as_ref().map(|wanted| wanted.node_id.as_str());
+        let networks = self.host.networks().map_err(|error| error.to_string())?;
+        let Some(network) = networks.iter().find(|network| Some(network.name.as_str()) == own)
+        else {
             self.status.set_cni("waits for this node's podCIDRs".to_owned());
             return Ok(());
         };
-        let outcome = self.installer.install(wanted);
+        let outcome = self.installer.install(network);
         self.status.set_cni(match &outcome {
             Ok(state) => state.clone(),
             Err(problem) => format!("not installed: {problem}"),
@@ -193,9 +217,7 @@ pub(super) fn remove_networks(host: &Host) -> Result<Vec<String>, String> {
     let mut names: BTreeSet<String> =
         host.networks().map_err(text)?.into_iter().map(|network| network.name).collect();
     names.extend(host.local_nodes().map_err(text)?.into_iter().map(|node| node.id));
-    for name in names {
-        host.clean_node(CleanNodeRequest::new(name.clone())).map_err(text)?;
-        removed.push(format!("network {name}"));
-    }
+    removed.extend(names.into_iter().map(|name| format!("network {name}")));
+    host.remove_all().map_err(text)?;
     Ok(removed)
 }
