@@ -43,7 +43,8 @@ pub const HOST_LINK_PREFIX: &str = "tlv";
 /// Whether a link's name is one that [`host_link`] gives.
 pub fn is_host_link(name: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_lowercase() || (b'2'..=b'7').contains(&byte);
-    name.strip_prefix(HOST_LINK_PREFIX).is_some_and(|rest| rest.len() == 12 && rest.bytes().all(is_digit))
+    name.strip_prefix(HOST_LINK_PREFIX)
+        .is_some_and(|rest| rest.len() == 12 && rest.bytes().all(is_digit))
 }
 
 /// The file name of an attachment's record.
