@@ -24,6 +24,8 @@ use crate::state::{State, read_dir, read_record};
 #[cfg(test)]
 mod tests;
 
+/// How long a container's ID is at least that is not in a command line by chance.
+const ID_LEN_MIN: usize = 12;
 /// The name of a claim for all addresses.
 const ANY: &str = "any";
 
@@ -151,7 +153,9 @@ fn refuse_if_listened_to(port: &Port, record: &Attachment) -> Result<()> {
         }
         let owner = listen::owner(transport, at);
         // Some runtimes hold their containers' ports themselves, so that nobody else takes them.
-        if owner.as_ref().is_some_and(|owner| owner.command_line.contains(&record.container)) {
+        let is_runtime =
+            |line: &str| record.container.len() >= ID_LEN_MIN && line.contains(&record.container);
+        if owner.as_ref().is_some_and(|owner| is_runtime(&owner.command_line)) {
             continue;
         }
         let owner = owner.map_or_else(

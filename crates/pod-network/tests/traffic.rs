@@ -50,13 +50,13 @@ table ip6 service {
 /// As a policy would: nobody reaches the instance.
 const DENIED: &str = "
 table ip denied {
-  chain fwd {
+  chain forward {
     type filter hook forward priority 0
     ip daddr 10.77.1.3 ct state new drop
   }
 }
 table ip6 denied {
-  chain fwd {
+  chain forward {
     type filter hook forward priority 0
     ip6 daddr fd77:1::3 ct state new drop
   }

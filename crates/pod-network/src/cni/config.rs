@@ -269,7 +269,12 @@ impl Config {
 impl RangeConfig {
     fn range(&self) -> Result<Range, Fault> {
         let subnet = self.subnet.as_deref().unwrap_or_default();
-        let subnet = cidr("ipam.subnet", subnet)?;
+        let network = cidr("ipam.subnet", subnet)?;
+        if subnet.parse() != Ok(network) {
+            let why = format!("ipam.subnet: {subnet} has bits of a host; the network is {network}");
+            return Err(Fault::configuration(why));
+        }
+        let subnet = network;
         let ip = |field, text: &Option<String>| {
             let text = text.as_deref().filter(|text| !text.is_empty());
             text.map(|text| address(field, text)).transpose()
@@ -298,7 +303,7 @@ fn refuse_overlaps(sets: &[Vec<Range>]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A network; bits of the host are passed over, as the reference does.
+/// A network; bits of a host are passed over.
 fn cidr(field: &str, text: &str) -> Result<IpCidr, Fault> {
     let inet: Result<cidr::IpInet, _> = text.parse();
     match inet {

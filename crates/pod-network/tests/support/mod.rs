@@ -7,6 +7,8 @@
     reason = "tests; not every one uses all of it"
 )]
 
+pub mod cni;
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::str::FromStr;
@@ -104,7 +106,7 @@ impl Node {
     /// What is there of links, addresses, routes, rules, namespaces and files: to compare before and after.
     pub fn inventory(&self) -> String {
         self.machine.sh(
-            "ip -o link | grep -v ' lo:' | sed 's/^[0-9]*: //; s/@.*//' ; ip route; ip -6 route | grep -v fe80; \
+            "ip -o link | grep -v ' lo:' | sed 's/^[0-9]*: //; s/@.*//' ; ip route | sed 's/ linkdown//; s/ *$//'; ip -6 route | grep -v fe80 | sed 's/ linkdown//'; \
              ip neigh show nud permanent; ls /run/netns 2>/dev/null; nft list ruleset; \
              find /var/lib/telaio -type f 2>/dev/null | grep -v lock | sort; true",
         )
@@ -159,8 +161,31 @@ impl Drop for Server {
 
 fn enter(instance: Option<&str>) {
     if let Some(id) = instance {
-        Netns::open(&get_namespace_name(id)).unwrap().enter().unwrap();
+        let ours = Netns::open(&get_namespace_name(id));
+        ours.or_else(|_| Netns::open(id)).unwrap().enter().unwrap();
     }
+}
+
+/// Serves in a container of a machine.
+pub fn serve_at(
+    machine: &Machine,
+    container: Option<&str>,
+    ip: &str,
+    port: u16,
+    wire: Wire,
+) -> Server {
+    serve_on(machine, container, ip, port, wire)
+}
+
+/// Asks from a container of a machine.
+pub fn ask_at(
+    machine: &Machine,
+    container: Option<&str>,
+    ip: &str,
+    port: u16,
+    wire: Wire,
+) -> Result<String, String> {
+    ask_from(machine, container, ip, port, wire, PATIENCE)
 }
 
 /// Serves in an instance of a node, or on the node itself.
