@@ -45,10 +45,8 @@ const ONCE_SYNC_TIME_MAX: Duration = Duration::from_mins(1);
 /// Runs the agent until it is told to end, or until the first sync with `--once`.
 pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandError> {
     check_planes(&args.planes)?;
-    let backend = match args.planes.contains(&Plane::Services) {
-        true => Some(backend::choose(&args.backend)?),
-        false => None,
-    };
+    let services = args.planes.contains(&Plane::Services);
+    let backend = services.then(|| backend::choose(&args.backend)).transpose()?;
     let node = args.node.name()?;
     let spec = args.source.spec()?;
     if args.once {
@@ -305,6 +303,10 @@ impl Agent {
     }
 }
 
+/// What is fed, if anything is.
+#[cfg(target_os = "linux")]
+type AnySink = Option<Box<dyn Sink>>;
+
 /// Makes the backend of the services plane and sets it up.
 fn set_up(name: &'static str, context: BackendContext) -> Result<Box<dyn Sink>, CommandError> {
     let mut backend = backend::make(name, context)?;
@@ -322,8 +324,8 @@ fn with_pods(
     state_dir: &StateDir,
     pacing: PacerConfig,
     monitor: &Monitor,
-    services: Option<Box<dyn Sink>>,
-) -> Result<(Option<Pods>, Option<Box<dyn Sink>>), CommandError> {
+    services: AnySink,
+) -> Result<(Option<Pods>, AnySink), CommandError> {
     if !args.planes.contains(&Plane::Pods) {
         return Ok((None, services));
     }
