@@ -19,7 +19,8 @@ fn cleanup_removes_every_trace_of_pods() {
     std::fs::write(stage.a.path("cni-conf/10-other.conflist"), "{}").unwrap();
     stage.a.start(&manifests, "services,pods", &["--take-over-cni"]);
     let a = &stage.a.node;
-    let limits = Bandwidth { ingress_rate: 1_000_000, egress_rate: 1_000_000, ..Bandwidth::default() };
+    let limits =
+        Bandwidth { ingress_rate: 1_000_000, egress_rate: 1_000_000, ..Bandwidth::default() };
     let limited = a.wanted("one", 2, vec![Port::new(8081, 8080)]).with_bandwidth(limits);
     a.machine.run(move || telaio_pod_network::instance::setup_instance(limited).unwrap());
     a.instance("two", 3, vec![]);
@@ -32,7 +33,9 @@ fn cleanup_removes_every_trace_of_pods() {
 
     stage.a.stop();
     let said = stage.a.cleanup();
-    for what in ["instance one", "instance two", "network node-a", "table ip telaio-policy", "telaio-cni"] {
+    for what in
+        ["instance one", "instance two", "network node-a", "table ip telaio-policy", "telaio-cni"]
+    {
         assert!(said.contains(what), "{what} in {said}");
     }
     assert_eq!(stage.a.node.inventory(), before);

@@ -61,11 +61,12 @@ fn what_a_runtime_attaches_has_its_policies_before_the_cluster_knows_its_address
     for id in ["web", "db"] {
         machine.sh(&format!("ip netns add {id}"));
         let result = call(&stage.a, "ADD", id);
-        let ip = result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
+        let ip =
+            result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
         assert!(ip.starts_with("10.77.1."), "{result}");
         ips.push(ip);
     }
-    assert_eq!(machine.sh("ls /sys/class/net | grep -c ^tlb").trim(), "1", "it is the node's network");
+    assert_eq!(machine.sh("ip -o link | grep -c ': tlb'").trim(), "1", "it is the node's network");
     let _servers: Vec<_> = [("web", &ips[0]), ("db", &ips[1])]
         .map(|(id, ip)| serve_at(machine, Some(id), ip, 8080, Wire::Tcp))
         .into();

@@ -66,10 +66,8 @@ fn a_service_between_instances_of_one_bridge_works_and_a_policy_between_them_hol
     b.instance("far", 2, vec![]);
     let ips = ["10.77.1.3", "fd77:1::3"];
     let wires = [Wire::Tcp, Wire::Udp];
-    let _servers: Vec<_> = ips
-        .iter()
-        .flat_map(|ip| wires.map(|wire| serve(a, Some("db"), ip, 8080, wire)))
-        .collect();
+    let _servers: Vec<_> =
+        ips.iter().flat_map(|ip| wires.map(|wire| serve(a, Some("db"), ip, 8080, wire))).collect();
     let web = Asker { agent: &stage.a, instance: Some("web") };
     let far = Asker { agent: &stage.b, instance: Some("far") };
     let own = Asker { agent: &stage.a, instance: None };
@@ -117,7 +115,8 @@ fn policies_that_others_remove_from_the_kernel_come_back() {
     let denied = || !web.reaches("10.77.1.3", 8080, Wire::Tcp);
     let rules = || a.machine.sh("nft list ruleset");
     eventually("the policy", denied, rules);
-    let is_there = || a.machine.try_sh("nft list table ip telaio-policy && nft list table ip telaio-pods");
+    let is_there =
+        || a.machine.try_sh("nft list table ip telaio-policy && nft list table ip telaio-pods");
     for damage in ["nft delete table ip telaio-policy", "nft flush ruleset"] {
         a.machine.sh(damage);
         eventually(damage, is_there, rules);
