@@ -83,7 +83,7 @@ fn what_comes_later_fails_and_says_what_there_is() {
     for args in [
         ["run", "--backend", "hcn", "--source", &source],
         ["render", "--backend", "hcn", "--source", &source],
-        ["run", "--planes", "pods", "--source", &source],
+        ["run", "--planes", "ingress", "--source", &source],
         ["demo", "--check", "--backend=hcn", "", ""],
     ] {
         let ended = run_args(args.iter().filter(|arg| !arg.is_empty()));
@@ -100,7 +100,7 @@ fn version_says_what_the_build_can_do() {
     assert!(ended.stdout.contains("sources:  kube, dir, brain"));
     let json: serde_json::Value =
         serde_json::from_str(&run_args(["version", "--output=json"]).stdout).unwrap();
-    assert_eq!(json["planes"], serde_json::json!(["services"]));
+    assert_eq!(json["planes"], serde_json::json!(["services", "pods"]));
     assert_eq!(run_args(["--version"]).code, Some(0));
 }
 
