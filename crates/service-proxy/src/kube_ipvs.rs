@@ -19,7 +19,9 @@ use std::time::Duration;
 use telaio_netlink::NetlinkError;
 use telaio_netlink::addresses::{Addresses, addresses_of, own_addresses};
 use telaio_netlink::ipset::{Ipset, Member};
-use telaio_netlink::ipvs::{Command, Frontend, Ipvs, RealServer, RealServerLoad, Snapshot};
+use telaio_netlink::ipvs::{
+    Command, Frontend, Ipvs, RealServer, RealServerLoad, Snapshot, connections,
+};
 use telaio_netlink::links::{LinkIndex, Links};
 
 use crate::ipvs;
@@ -128,6 +130,10 @@ pub fn let_go() -> Result<usize, NetlinkError> {
     if let Some(failure) = ipvs.apply(&commands)?.into_iter().next() {
         return Err(failure.error);
     }
+    if !any_lives(&theirs)? {
+        // All that may be left are entries of connections that have ended.
+        return Ok(0);
+    }
     if let Some(link) = link {
         let needed: BTreeSet<IpAddr> = left.iter().filter_map(address).collect();
         let idle: Vec<IpAddr> =
@@ -137,6 +143,15 @@ pub fn let_go() -> Result<usize, NetlinkError> {
         }
     }
     Ok(left.len())
+}
+
+/// Whether a connection to one of these services may still carry data.
+fn any_lives(services: &[Snapshot]) -> Result<bool, NetlinkError> {
+    let loads = || services.iter().flat_map(|service| &service.servers);
+    if loads().any(|load| load.active > 0) {
+        return Ok(true);
+    }
+    connections::any_lives(&loads().map(|load| load.server.address).collect())
 }
 
 /// The commands for virtual services that should go, and those of them that still have connections.

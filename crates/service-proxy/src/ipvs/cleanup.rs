@@ -131,6 +131,10 @@ fn remove_device() -> Result<Option<String>, NetlinkError> {
 
 /// The way out, when another backend serves: connections that IPVS has go on, no new ones come, and what
 /// has none is removed. May be begun anew at any time.
+///
+/// Connections that both sides have closed are not waited for, though IPVS remembers them for two minutes:
+/// nothing comes of them any more, and a client that uses its port again would begin those minutes anew,
+/// without end on a busy node.
 #[derive(Debug)]
 pub struct Leave {
     proxier: Proxier,
@@ -184,7 +188,7 @@ impl Leave {
             forget_udp_flows().map_err(|error| error.to_string())?;
         }
         self.proxier.flush(now).map_err(told)?;
-        if self.proxier.is_draining() {
+        if self.proxier.is_draining() && self.proxier.has_live_connections().map_err(told)? {
             return Ok(None);
         }
         cleanup(&self.flavors).map(Some)

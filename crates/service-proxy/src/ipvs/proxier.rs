@@ -14,7 +14,7 @@ use telaio_netlink::NetlinkError;
 use telaio_netlink::addresses::Addresses;
 use telaio_netlink::batch::Failure;
 use telaio_netlink::ipset::{self, Ipset, Mark};
-use telaio_netlink::ipvs::{Command, Ipvs};
+use telaio_netlink::ipvs::{Command, Ipvs, RealServerLoad, connections};
 use telaio_netlink::links::{LinkIndex, Links, NewLink};
 use telaio_reconcile::target::DriftReport;
 use telaio_reconcile::{ApplyError, SyncReport};
@@ -46,6 +46,17 @@ pub struct ProxierOptions {
     pub drain_time_max: Duration,
 }
 
+impl ProxierOptions {
+    /// A virtual server that somebody else has made may become ours.
+    fn may_adopt(&self, key: &ServerKey) -> bool {
+        let is_excluded = match key {
+            ServerKey::Address { at, .. } => self.exclude.iter().any(|net| net.contains(&at.ip())),
+            ServerKey::Mark { .. } => false,
+        };
+        self.takeover && !is_excluded
+    }
+}
+
 /// The kernel's IPVS, sets and device.
 #[derive(Debug)]
 pub struct Proxier {
@@ -58,6 +69,8 @@ pub struct Proxier {
     mirror: Mirror,
     /// The kernel has to be looked at before more is done.
     is_stale: bool,
+    /// Connections of what leaves that were open when they were counted.
+    open_connections: u64,
 }
 
 impl Proxier {
@@ -80,6 +93,7 @@ impl Proxier {
             options,
             mirror: Mirror::default(),
             is_stale: true,
+            open_connections: 0,
         })
     }
 
@@ -113,6 +127,21 @@ impl Proxier {
     /// Something waits for connections to end.
     pub fn is_draining(&self) -> bool {
         !self.mirror.leaving().is_empty()
+    }
+
+    /// A connection of what leaves may still carry data. Where that is not so, all that is waited for are
+    /// entries of connections that have ended.
+    pub fn has_live_connections(&self) -> Result<bool, ApplyError> {
+        if self.open_connections > 0 {
+            return Ok(true);
+        }
+        let servers = self.mirror.leaving_endpoints();
+        Ok(!servers.is_empty() && connections::any_lives(&servers).map_err(apply_error)?)
+    }
+
+    /// Marks of ours that somebody else has taken: until others take their place, nothing more is done.
+    pub fn lost_marks(&self) -> Vec<(IpFamily, u32)> {
+        self.mirror.lost_marks()
     }
 
     /// Virtual servers and endpoints in the kernel.
@@ -170,8 +199,7 @@ impl Proxier {
         let of_families = |ip: &IpAddr| self.options.families.contains(&IpFamily::of(*ip));
         let ours = addresses.into_iter().filter(|it| it.link == self.device).map(|it| it.ip);
         let addresses = ours.filter(|ip| of_families(ip) && !is_link_local(*ip)).collect();
-        let options = &self.options;
-        let adopt = |key: &ServerKey| options.takeover && !is_excluded(key, &options.exclude);
+        let adopt = |key: &ServerKey| self.options.may_adopt(key);
         let drift = self.mirror.observe(Found { servers, members, addresses }, now, adopt);
         self.is_stale = false;
         Ok(drift)
@@ -280,7 +308,24 @@ impl Proxier {
 
     /// Servers and endpoints that come or change, and those that get no more connections.
     fn serve(&mut self, now: Instant, work: &mut Work) -> Result<(), ApplyError> {
-        let commands = self.mirror.commands();
+        self.carry_out(Mirror::new_servers, now, work)?;
+        self.carry_out(Mirror::changes, now, work)?;
+        match self.mirror.lost_marks()[..] {
+            [] => Ok(()),
+            // Nothing may be led there.
+            [(_, mark), ..] => Err(ApplyError::Conflict(format!(
+                "virtual server FWM {mark} is somebody else's; taking another mark"
+            ))),
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        which: impl Fn(&Mirror) -> Vec<Command>,
+        now: Instant,
+        work: &mut Work,
+    ) -> Result<(), ApplyError> {
+        let commands = which(&self.mirror);
         if commands.is_empty() {
             return Ok(());
         }
@@ -298,9 +343,9 @@ impl Proxier {
             );
             self.mirror.lack_scheduler(scheduler);
         }
-        // With a server its endpoints were refused; all that comes once more.
+        // What was refused comes once more.
         self.took(&commands, failures, now, &mut Work::default());
-        let commands = self.mirror.commands();
+        let commands = which(&self.mirror);
         self.run(&commands, now, work)
     }
 
@@ -325,7 +370,18 @@ impl Proxier {
         now: Instant,
         work: &mut Work,
     ) {
-        let done = work.sort_out(commands, failures, describe);
+        let mut met = BTreeSet::new();
+        let failures = failures.into_iter().filter(|failure| {
+            let anothers = self.met_anothers(commands, failure);
+            met.extend(anothers);
+            anothers.is_none()
+        });
+        let failures = failures.collect();
+        let mut done = work.sort_out(commands, failures, describe);
+        done.retain(|it| !matches!(it, Command::Add(server) if met.contains(&server.frontend)));
+        for key in met {
+            self.mirror.met_anothers(key);
+        }
         for command in &done {
             match command {
                 Command::Add(_) | Command::AddServer(..) => work.report.created += 1,
@@ -336,8 +392,17 @@ impl Proxier {
         self.mirror.applied(done, now);
     }
 
+    /// The virtual server that somebody else has made since we looked, and that we may not take over. One
+    /// that we may is on record by now, and so is found to be ours when we look again.
+    fn met_anothers(&self, commands: &[Command], failure: &Failure) -> Option<ServerKey> {
+        let Some(Command::Add(server)) = commands.get(failure.index) else { return None };
+        let is_there = error_kind(failure) == Some(std::io::ErrorKind::AlreadyExists);
+        (is_there && !self.options.may_adopt(&server.frontend)).then_some(server.frontend)
+    }
+
     /// Lets go what has no connections any more.
     fn drain(&mut self, now: Instant, work: &mut Work) -> Result<(), ApplyError> {
+        self.open_connections = 0;
         let leaving: Vec<ServerKey> = self.mirror.leaving().iter().copied().collect();
         if leaving.is_empty() {
             return Ok(());
@@ -348,6 +413,7 @@ impl Proxier {
             for key in &leaving {
                 let servers = self.ipvs.servers(key).map_err(apply_error)?;
                 let loads: Vec<_> = servers.iter().map(|it| it.load).collect();
+                self.open_connections += open_connections(&loads);
                 commands.extend(self.mirror.drained(key, &loads, now, time_max));
             }
         } else {
@@ -356,11 +422,18 @@ impl Proxier {
                 all.into_iter().map(|it| (it.server.frontend, it.servers)).collect();
             for key in &leaving {
                 let loads = loads.get(key).map_or(&[][..], Vec::as_slice);
+                self.open_connections += open_connections(loads);
                 commands.extend(self.mirror.drained(key, loads, now, time_max));
             }
         }
         self.run(&commands, now, work)
     }
+}
+
+/// Of endpoints that get no more.
+fn open_connections(loads: &[RealServerLoad]) -> u64 {
+    let leaving = loads.iter().filter(|load| load.server.weight == 0);
+    leaving.map(|load| u64::from(load.active)).sum()
 }
 
 /// What a flush did, and what was refused.
@@ -417,11 +490,16 @@ fn describe(command: &Command) -> String {
     format!("{what} virtual server {}", ServerName(&key))
 }
 
+/// The kernel's word for why a command was refused.
+fn error_kind(failure: &Failure) -> Option<std::io::ErrorKind> {
+    let number = failure.error.raw_os_error()?;
+    Some(std::io::Error::from_raw_os_error(number).kind())
+}
+
 /// The scheduler for want of which a command was refused.
 fn lacks_scheduler<'a>(commands: &'a [Command], failure: &Failure) -> Option<&'a String> {
     // The kernel's word for a scheduler that it cannot load.
-    let error = failure.error.raw_os_error().map(std::io::Error::from_raw_os_error)?;
-    if error.kind() != std::io::ErrorKind::NotFound {
+    if error_kind(failure) != Some(std::io::ErrorKind::NotFound) {
         return None;
     }
     match commands.get(failure.index) {
@@ -483,13 +561,6 @@ fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    }
-}
-
-fn is_excluded(key: &ServerKey, exclude: &[IpNet]) -> bool {
-    match key {
-        ServerKey::Address { at, .. } => exclude.iter().any(|net| net.contains(&at.ip())),
-        ServerKey::Mark { .. } => false,
     }
 }
 
