@@ -147,11 +147,9 @@ pub fn let_go() -> Result<usize, NetlinkError> {
 
 /// Whether a connection to one of these services may still carry data.
 fn any_lives(services: &[Snapshot]) -> Result<bool, NetlinkError> {
-    let loads = || services.iter().flat_map(|service| &service.servers);
-    if loads().any(|load| load.active > 0) {
-        return Ok(true);
-    }
-    connections::any_lives(&loads().map(|load| load.server.address).collect())
+    let loads = services.iter().flat_map(|service| &service.servers);
+    let servers: BTreeSet<SocketAddr> = loads.map(|load| load.server.address).collect();
+    Ok(!servers.is_empty() && connections::any_lives(&servers)?)
 }
 
 /// The commands for virtual services that should go, and those of them that still have connections.
@@ -274,11 +272,12 @@ impl Claims {
 
 /// Removes kube-proxy's virtual services; how many there were.
 fn remove_services(link: Option<LinkIndex>, sets: &[Set]) -> Result<usize, NetlinkError> {
-    let Some(mut ipvs) = Ipvs::open()? else { return Ok(0) };
+    let Some(mut kernel) = Ipvs::open()? else { return Ok(0) };
     let claims = Claims::read(link, sets)?;
     let mut count = 0;
-    for frontend in ipvs.frontends()?.iter().filter(|frontend| claims.cover(frontend)) {
-        count += usize::from(ipvs.delete(frontend)?);
+    let _spared = ipvs::SparedEntries::begin();
+    for frontend in kernel.frontends()?.iter().filter(|frontend| claims.cover(frontend)) {
+        count += usize::from(kernel.delete(frontend)?);
     }
     Ok(count)
 }

@@ -8,7 +8,7 @@
 //! The counters of a server cannot tell that: a connection that both sides have closed stays in the table for
 //! up to two minutes, and counts as one that is being closed. And where another takes the place of IPVS, a
 //! client that uses its port again wakes such an entry, though the connection is the other's: IPVS sees only
-//! answers of it, and takes them for those to a connection that the server began.
+//! answers of it, takes them for those to a connection that the server began, and counts it as open.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -14,7 +14,7 @@ use telaio_netlink::NetlinkError;
 use telaio_netlink::addresses::Addresses;
 use telaio_netlink::batch::Failure;
 use telaio_netlink::ipset::{self, Ipset, Mark};
-use telaio_netlink::ipvs::{Command, Ipvs, RealServerLoad, connections};
+use telaio_netlink::ipvs::{Command, Ipvs, connections};
 use telaio_netlink::links::{LinkIndex, Links, NewLink};
 use telaio_reconcile::target::DriftReport;
 use telaio_reconcile::{ApplyError, SyncReport};
@@ -69,8 +69,6 @@ pub struct Proxier {
     mirror: Mirror,
     /// The kernel has to be looked at before more is done.
     is_stale: bool,
-    /// Connections of what leaves that were open when they were counted.
-    open_connections: u64,
 }
 
 impl Proxier {
@@ -93,7 +91,6 @@ impl Proxier {
             options,
             mirror: Mirror::default(),
             is_stale: true,
-            open_connections: 0,
         })
     }
 
@@ -132,9 +129,6 @@ impl Proxier {
     /// A connection of what leaves may still carry data. Where that is not so, all that is waited for are
     /// entries of connections that have ended.
     pub fn has_live_connections(&self) -> Result<bool, ApplyError> {
-        if self.open_connections > 0 {
-            return Ok(true);
-        }
         let servers = self.mirror.leaving_endpoints();
         Ok(!servers.is_empty() && connections::any_lives(&servers).map_err(apply_error)?)
     }
@@ -244,11 +238,11 @@ impl Proxier {
             self.join(|set| set.kind == kind, work)?;
         }
         self.bind(true, work)?;
-        self.leave(work)?;
+        self.leave(|_| true, work)?;
         self.drain(now, work)?;
         self.bind(false, work)?;
         // The records of what is gone now.
-        self.leave(work)
+        self.leave(|_| true, work)
     }
 
     fn join(&mut self, which: impl Fn(SetName) -> bool, work: &mut Work) -> Result<(), ApplyError> {
@@ -267,9 +261,13 @@ impl Proxier {
         Ok(())
     }
 
-    fn leave(&mut self, work: &mut Work) -> Result<(), ApplyError> {
+    fn leave(
+        &mut self,
+        which: impl Fn(SetName) -> bool,
+        work: &mut Work,
+    ) -> Result<(), ApplyError> {
         let mut by_set: BTreeMap<SetName, Vec<Membership>> = BTreeMap::new();
-        for member in self.mirror.leaves() {
+        for member in self.mirror.leaves().into_iter().filter(|it| which(it.set)) {
             by_set.entry(member.set).or_default().push(member);
         }
         for (set, members) in by_set {
@@ -309,6 +307,11 @@ impl Proxier {
     /// Servers and endpoints that come or change, and those that get no more connections.
     fn serve(&mut self, now: Instant, work: &mut Work) -> Result<(), ApplyError> {
         self.carry_out(Mirror::new_servers, now, work)?;
+        if work.met_others {
+            // At once: whatever comes between, theirs must not be taken for ours the next time.
+            let is_record = |set: SetName| matches!(set.kind, SetKind::Servers | SetKind::Marks);
+            self.leave(is_record, work)?;
+        }
         self.carry_out(Mirror::changes, now, work)?;
         match self.mirror.lost_marks()[..] {
             [] => Ok(()),
@@ -344,7 +347,9 @@ impl Proxier {
             self.mirror.lack_scheduler(scheduler);
         }
         // What was refused comes once more.
-        self.took(&commands, failures, now, &mut Work::default());
+        let mut first = Work::default();
+        self.took(&commands, failures, now, &mut first);
+        work.met_others |= first.met_others;
         let commands = which(&self.mirror);
         self.run(&commands, now, work)
     }
@@ -379,6 +384,7 @@ impl Proxier {
         let failures = failures.collect();
         let mut done = work.sort_out(commands, failures, describe);
         done.retain(|it| !matches!(it, Command::Add(server) if met.contains(&server.frontend)));
+        work.met_others |= !met.is_empty();
         for key in met {
             self.mirror.met_anothers(key);
         }
@@ -402,7 +408,6 @@ impl Proxier {
 
     /// Lets go what has no connections any more.
     fn drain(&mut self, now: Instant, work: &mut Work) -> Result<(), ApplyError> {
-        self.open_connections = 0;
         let leaving: Vec<ServerKey> = self.mirror.leaving().iter().copied().collect();
         if leaving.is_empty() {
             return Ok(());
@@ -413,7 +418,6 @@ impl Proxier {
             for key in &leaving {
                 let servers = self.ipvs.servers(key).map_err(apply_error)?;
                 let loads: Vec<_> = servers.iter().map(|it| it.load).collect();
-                self.open_connections += open_connections(&loads);
                 commands.extend(self.mirror.drained(key, &loads, now, time_max));
             }
         } else {
@@ -422,18 +426,11 @@ impl Proxier {
                 all.into_iter().map(|it| (it.server.frontend, it.servers)).collect();
             for key in &leaving {
                 let loads = loads.get(key).map_or(&[][..], Vec::as_slice);
-                self.open_connections += open_connections(loads);
                 commands.extend(self.mirror.drained(key, loads, now, time_max));
             }
         }
         self.run(&commands, now, work)
     }
-}
-
-/// Of endpoints that get no more.
-fn open_connections(loads: &[RealServerLoad]) -> u64 {
-    let leaving = loads.iter().filter(|load| load.server.weight == 0);
-    leaving.map(|load| u64::from(load.active)).sum()
 }
 
 /// What a flush did, and what was refused.
@@ -442,6 +439,8 @@ struct Work {
     report: SyncReport,
     refused: Vec<String>,
     refused_count: usize,
+    /// Virtual servers were not made because others have made them.
+    met_others: bool,
 }
 
 impl Work {

@@ -37,7 +37,11 @@ pub(super) fn connect(from: IpAddr, port: u16, to: SocketAddr) {
     // Closed at once: else the client itself would not use the port again for a minute.
     socket.set_linger(Some(Duration::ZERO)).unwrap();
     let connected = socket.connect_timeout(&to.into(), PATIENCE);
-    connected.unwrap_or_else(|error| panic!("{to} from {from}, port {port}: {error}"));
+    connected.unwrap_or_else(|error| {
+        let sockets = ["tcp", "tcp6"]
+            .map(|name| std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap());
+        panic!("{to} from {from}, port {port}: {error}\n{}", sockets.concat())
+    });
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut byte = [0];
     assert_eq!(std::io::Read::read(&mut &socket, &mut byte).unwrap(), 1, "{to} from {port}");
