@@ -9,8 +9,11 @@ use tokio::time::Instant;
 use tonic::transport::ServerTlsConfig;
 
 use crate::api_server::ApiTask;
+use crate::backend::services::Services;
+#[cfg(not(target_os = "linux"))]
+use crate::backend::services::start_services;
 #[cfg(target_os = "linux")]
-use crate::backend::services::{self, Services, ServicesSettings};
+use crate::backend::services::{self, ServicesSettings};
 use crate::backend::{self, BackendContext, SharedOutput};
 use crate::cli::{Command, RunArgs};
 use crate::exit::CommandError;
@@ -47,7 +50,7 @@ pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandE
         check_distinct(&args.listen.with_api(args.api_listen))?;
     }
     let tls = args.api_listen.map_or(Ok(None), |_| args.tls.server())?;
-    let logging = Logging::start(&args.log.log_level, args.log.log_format)?;
+    let logging = Logging::start(&args.log)?;
     file_limit::raise();
     let proxy = args.proxy.settings(backend, &args.source, &spec)?;
     for warning in proxy.warnings.iter().chain(&args.proxy_host.warnings()) {
@@ -136,7 +139,6 @@ struct Agent {
     source: Arc<Status>,
     monitor: Arc<Monitor>,
     /// None where nothing is programmed.
-    #[cfg(target_os = "linux")]
     services: Option<Arc<Services>>,
     /// None with `--once`: nobody will ask, and another agent may have the ports.
     _servers: Option<Servers>,
@@ -160,19 +162,14 @@ impl Agent {
             _ => None,
         };
         let output: SharedOutput = Arc::new(Mutex::new(std::io::stdout()));
-        #[cfg(target_os = "linux")]
-        let services = {
-            let triggers = supply.as_ref().map(|supply| Arc::clone(&supply.triggers));
-            start_services(args, backend_name, proxy, state_dir, triggers, &monitor)?
-        };
-        #[cfg(not(target_os = "linux"))]
-        drop(proxy);
+        let triggers = supply.as_ref().map(|supply| Arc::clone(&supply.triggers));
+        let services =
+            start_services(args, backend_name, proxy, state_dir, triggers, &monitor)?;
         let context = BackendContext {
             node: node.as_str().into(),
             pacing,
             monitor: Arc::clone(&monitor),
             output,
-            #[cfg(target_os = "linux")]
             services: services.clone(),
         };
         let mut backend = backend::make(backend_name, context)?;
@@ -191,7 +188,6 @@ impl Agent {
             spec,
             source,
             monitor,
-            #[cfg(target_os = "linux")]
             services,
             _servers: servers,
         })
@@ -249,7 +245,6 @@ impl Agent {
             let error = handle.stats().last_error.unwrap_or_else(|| "it takes too long".into());
             return Err(CommandError::failed(format!("the first sync failed: {error}")));
         }
-        #[cfg(target_os = "linux")]
         if let Some(services) = &self.services {
             tokio::task::block_in_place(|| services.wait_moved());
         }

@@ -177,8 +177,8 @@ fn destination(cell: &str, number: u8, family: Family) -> SocketAddr {
 #[test]
 fn the_table_is_well_formed_and_about_every_fixture() {
     let services = crate::fixtures::all();
-    let all = [Backend::Nftables, Backend::IptablesNft, Backend::IptablesLegacy, Backend::Ipvs];
-    for backend in all {
+    let linux = [Backend::Nftables, Backend::IptablesNft, Backend::IptablesLegacy, Backend::Ipvs];
+    for backend in linux.into_iter().chain([Backend::Hcn]) {
         let sections = sections(backend, &services);
         let first = &sections[0];
         assert!(first.flags.is_empty());

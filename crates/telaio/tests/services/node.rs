@@ -32,6 +32,8 @@ pub(crate) enum Backend {
     IptablesLegacy,
     /// Its tests run on a guest kernel.
     Ipvs,
+    /// Windows': only its objects can be followed here, not packets.
+    Hcn,
 }
 
 impl Backend {
@@ -50,6 +52,7 @@ impl Backend {
             Self::IptablesNft => "iptables-nft",
             Self::IptablesLegacy => "iptables-legacy",
             Self::Ipvs => "ipvs",
+            Self::Hcn => "hcn",
         }
     }
 
@@ -59,6 +62,7 @@ impl Backend {
             Self::IptablesNft => &["--backend=iptables", "--iptables-flavor=nft"],
             Self::IptablesLegacy => &["--backend=iptables", "--iptables-flavor=legacy"],
             Self::Ipvs => &["--backend=ipvs"],
+            Self::Hcn => &["--backend=hcn"],
         }
     }
 }
