@@ -108,6 +108,11 @@ pub(crate) fn choose_to_show(asked: &str) -> Result<&'static str, CommandError> 
     if asked == AUTO { Ok(SHOWN[0]) } else { choose_named(asked, SHOWN) }
 }
 
+/// Likewise, of those that run here.
+pub(crate) fn choose_to_demonstrate(asked: &str) -> Result<&'static str, CommandError> {
+    if asked == AUTO { Ok(RUNS[0]) } else { choose_named(asked, RUNS) }
+}
+
 fn choose_named(asked: &str, names: &[&'static str]) -> Result<&'static str, CommandError> {
     if let Some(name) = names.iter().find(|name| **name == asked) {
         return Ok(name);

@@ -9,7 +9,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use telaio_hcn::Hcn;
-use telaio_model::IpFamily;
 use telaio_reconcile::SyncHandle;
 use telaio_reconcile::kpng::{Registry, RegistryError};
 use telaio_service_proxy::companions::{Companions, CompanionsOptions};
@@ -24,11 +23,6 @@ use crate::monitor::Monitor;
 use crate::proxy_settings::ProxySettings;
 use crate::state_dir::StateDir;
 use crate::triggers::Triggers;
-
-/// The families that this machine has: HNS says later which of them it can do.
-pub(crate) fn families() -> Vec<IpFamily> {
-    IpFamily::ALL.to_vec()
-}
 
 /// The best backend for this machine.
 #[expect(clippy::unnecessary_wraps, reason = "as on Linux, where none may be fit")]

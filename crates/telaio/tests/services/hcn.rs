@@ -7,12 +7,11 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
-use telaio_testkit::netns::{Family, Host, SERVER_PORT};
+use telaio_testkit::netns::{Family, Host, SERVER_PORT, node_a_gateway};
 
 use crate::expectations::{Case, Expected, SeenAs, sections};
 use crate::fixtures;
 use crate::manifest::nodes_yaml;
-use crate::node::Backend;
 use crate::support::{Manifests, run_args};
 
 /// What the tracer says of a case: who answers, and whether they see the node.
@@ -41,17 +40,28 @@ fn said(answer: &Value) -> (BTreeSet<String>, Option<bool>) {
     }
 }
 
+/// The nodes, with every address of node-a: the tracer knows no others.
+fn nodes() -> String {
+    let mut nodes = nodes_yaml();
+    let node_b = nodes.rfind("---").unwrap();
+    let gateway = Family::ALL.map(|family| {
+        format!("    - {{type: ExternalIP, address: \"{}\"}}\n", node_a_gateway(family))
+    });
+    nodes.insert_str(node_b, &gateway.concat());
+    nodes
+}
+
 #[test]
 fn every_row_of_the_expectations_holds() {
     let manifests = Manifests::empty();
-    manifests.write("nodes.yaml", &nodes_yaml());
+    manifests.write("nodes.yaml", &nodes());
     let services = fixtures::all();
     for service in &services {
         manifests.write(&format!("{}.yaml", service.name), &service.yaml());
     }
     let questions = tempfile::NamedTempFile::new().unwrap();
     let mut wrong = Vec::new();
-    for section in sections(Backend::Hcn, &services) {
+    for section in sections("hcn", &services) {
         let lines = section.cases.iter().map(|case| {
             let from = case.client.unwrap_or_else(|| {
                 // A node's own, which one does not matter.
@@ -63,8 +73,7 @@ fn every_row_of_the_expectations_holds() {
         std::fs::write(questions.path(), lines.collect::<Vec<_>>().join("\n")).unwrap();
         let batch = format!("--batch={}", questions.path().display());
         let source = manifests.source();
-        let args = ["trace", "--node=node-a", &source, &batch].into_iter();
-        let args = args.chain(Backend::Hcn.args().iter().copied());
+        let args = ["trace", "--backend=hcn", "--node=node-a", &source, &batch].into_iter();
         let ended = run_args(args.chain(section.flags.iter().map(String::as_str)));
         assert_eq!(ended.code, Some(0), "{ended:?}");
         let traced: Vec<Value> =

@@ -32,8 +32,6 @@ pub(crate) enum Backend {
     IptablesLegacy,
     /// Its tests run on a guest kernel.
     Ipvs,
-    /// Windows': only its objects can be followed here, not packets.
-    Hcn,
 }
 
 impl Backend {
@@ -52,7 +50,6 @@ impl Backend {
             Self::IptablesNft => "iptables-nft",
             Self::IptablesLegacy => "iptables-legacy",
             Self::Ipvs => "ipvs",
-            Self::Hcn => "hcn",
         }
     }
 
@@ -62,7 +59,6 @@ impl Backend {
             Self::IptablesNft => &["--backend=iptables", "--iptables-flavor=nft"],
             Self::IptablesLegacy => &["--backend=iptables", "--iptables-flavor=legacy"],
             Self::Ipvs => &["--backend=ipvs"],
-            Self::Hcn => &["--backend=hcn"],
         }
     }
 }
