@@ -63,7 +63,10 @@ pub(crate) fn pack(exe: &Path, directory: &Path) -> Result<PathBuf> {
     }
     let draft_name = draft.to_string_lossy();
     // Without what only Unix knows of files.
-    if !zip_step(&["--quiet", "--recurse-paths", "-X", &draft_name, &name]).within(directory).run()? {
+    if !zip_step(&["--quiet", "--recurse-paths", "-X", &draft_name, &name])
+        .within(directory)
+        .run()?
+    {
         bail!("zip failed");
     }
     fs::rename(&draft, &zip)?;

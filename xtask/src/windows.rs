@@ -52,7 +52,8 @@ fn border(wine: &str) -> Result<bool> {
 /// The agent, and what is handed out.
 fn agent(wine: &str) -> Result<bool> {
     lay_standins()?;
-    let clippy = ["clippy", "--target", TARGET, "-p", "telaio", "--bin", "telaio", "--test", "windows"];
+    let clippy =
+        ["clippy", "--target", TARGET, "-p", "telaio", "--bin", "telaio", "--test", "windows"];
     let clippy = cargo(clippy).args(["--", "-D", "warnings"]);
     if !without_debug_info(clippy).run()? {
         return Ok(false);
@@ -99,7 +100,8 @@ fn lay_standins() -> Result<()> {
     let system = prefix().join("drive_c/windows/system32");
     for (file, names) in STANDINS {
         for name in names {
-            fs::copy(built(file), system.join(name)).with_context(|| format!("cannot lay {name}"))?;
+            fs::copy(built(file), system.join(name))
+                .with_context(|| format!("cannot lay {name}"))?;
         }
     }
     Ok(())

@@ -152,6 +152,7 @@ pub(crate) struct TlsArgs {
 
 /// What is logged, and how.
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_field_names, reason = "as the options are called")]
 #[command(next_help_heading = "Logs")]
 pub(crate) struct LogArgs {
     /// error, warn, info, debug, trace, or per module: info,telaio_source=debug
@@ -253,7 +254,7 @@ pub(crate) struct RunArgs {
           value_parser = BoolishValueParser::new())]
     pub(crate) once: bool,
 
-    /// How long --once waits for the first full state of the source
+    /// How long --once waits for the first full state of the source, and for a sync that fails
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
     pub(crate) timeout: Duration,
 

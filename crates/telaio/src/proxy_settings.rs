@@ -25,8 +25,8 @@ use telaio_service_proxy::{
 use telaio_source::SourceSpec;
 
 use crate::cli::{
-    HcnArgs, IpvsArgs, KubeProxyOnlyArgs, LocalMode, NodePortAddress, ProxyArgs, ProxyHostArgs, RunArgs,
-    SourceArgs,
+    HcnArgs, IpvsArgs, KubeProxyOnlyArgs, LocalMode, NodePortAddress, ProxyArgs, ProxyHostArgs,
+    RunArgs, SourceArgs,
 };
 use crate::exit::CommandError;
 
@@ -165,9 +165,9 @@ fn one_of_each_family(flag: &str, named: Vec<IpAddr>) -> Result<Vec<IpAddr>, Com
     match named.as_slice() {
         [] | [_] => Ok(named),
         [one, other] if one.is_ipv4() != other.is_ipv4() => Ok(named),
-        _ => Err(CommandError::bad_input(format!(
-            "{flag}: give one address, or one of each family"
-        ))),
+        _ => {
+            Err(CommandError::bad_input(format!("{flag}: give one address, or one of each family")))
+        }
     }
 }
 

@@ -178,6 +178,7 @@ fn check_owner(path: &Path) -> Result<()> {
 }
 
 #[cfg(not(unix))]
+#[expect(clippy::unnecessary_wraps, reason = "as elsewhere")]
 fn check_owner(_: &Path) -> Result<()> {
     Ok(())
 }

@@ -13,7 +13,7 @@ mod service;
 
 use std::time::Duration;
 
-use place::{Agent, Place, run};
+use place::{Agent, Place, get, run};
 use serde_json::json;
 
 #[test]
@@ -66,7 +66,7 @@ fn once_programs_everything_and_a_second_time_nothing() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let places = place.places();
     assert!(places.contains("10.96.0.10:80"), "{places:?}");
-    assert!(places.contains("0.0.0.0:30080"), "{places:?}");
+    assert!(places.contains("0.0.0.0:30066"), "{places:?}");
     let written = place.written();
     let ended = once();
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -81,11 +81,18 @@ fn once_programs_everything_and_a_second_time_nothing() {
 fn a_network_that_is_not_there_is_a_failure_that_names_what_to_do() {
     let place = Place::new();
     place.put_objects(&json!({"version": {"Major": 16, "Minor": 0}}));
-    let ended = run(place.run_command().args(["--once", "--timeout=5s"]));
+    let ended = run(place.run_command().args(["--once", "--timeout=3s"]));
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("is the CNI plugin deployed on this node?"), "{ended:?}");
+}
+
+#[test]
+fn an_hns_that_does_not_run_is_waited_for_and_then_named() {
     let place = Place::without_hns();
-    let ended = run(place.run_command().arg("--once"));
+    let ended = run(place.run_command().args(["--once", "--timeout=3s"]));
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("the first sync failed"), "{ended:?}");
+    let ended = run(place.telaio().arg("cleanup"));
     assert_eq!(ended.code, Some(1), "{ended:?}");
 }
 
@@ -99,7 +106,8 @@ fn a_running_agent_follows_its_manifests_and_ends_when_it_is_told() {
     place.change("web.yaml", "  - addresses: [10.244.2.10]", "  - addresses: [10.244.2.77]");
     agent.wait("changed", || {
         let report = place.ask(&json!("Report"));
-        report["calls"]["ModifyLoadBalancer"] == json!(2) && place.endpoints().contains("10.244.2.77")
+        report["calls"]["ModifyLoadBalancer"] == json!(2)
+            && place.endpoints().contains("10.244.2.77")
     });
     let after = place.ask(&json!("Report"));
     let made = |report: &serde_json::Value, what: &str| report["calls"][what].as_u64().unwrap_or(0);
@@ -108,16 +116,17 @@ fn a_running_agent_follows_its_manifests_and_ends_when_it_is_told() {
     agent.wait("the old endpoint gone", || !place.endpoints().contains("10.244.2.10"));
 
     // The servers that ask how it is.
-    let health = agent.get(agent.healthz, "/healthz");
+    let health = get(agent.healthz, "/healthz");
     assert!(health.starts_with("HTTP/1.1 200"), "{health}");
-    let metrics = agent.get(agent.metrics, "/metrics");
+    let metrics = get(agent.metrics, "/metrics");
     assert!(metrics.contains("kubeproxy_sync_proxy_rules_duration_seconds"), "{metrics}");
     let status = run(place.telaio().args(["status", &format!("--admin-listen={}", agent.admin)]));
     assert!(status.stdout.contains("backend   hcn (services)"), "{status:?}");
     // public.yaml has an external policy Local, and a port for health checks.
     agent.wait("health check port", || {
         let port = std::net::SocketAddr::from(([127, 0, 0, 1], place::HEALTH_CHECK_PORT));
-        place::try_get(port, "/").is_some_and(|answer| answer.contains("\"serviceProxyHealthy\":true"))
+        place::try_get(port, "/")
+            .is_some_and(|answer| answer.contains("\"serviceProxyHealthy\":true"))
     });
 
     // HNS restarts: all is gone, and made anew as soon as the network is there.
@@ -140,7 +149,7 @@ fn killed_and_started_again_it_takes_over_what_is_there() {
     agent.kill();
     let written = place.written();
     let agent = Agent::start(&place);
-    agent.wait("the first sync", || agent.get(agent.healthz, "/healthz").starts_with("HTTP/1.1 200"));
+    agent.wait("the first sync", || get(agent.healthz, "/healthz").starts_with("HTTP/1.1 200"));
     assert_eq!(place.written(), written, "nothing was written");
     let report = place.ask(&json!("Report"));
     assert!(report["calls"]["CreateLoadBalancer"].is_null(), "{report}");
@@ -155,7 +164,8 @@ fn one_agent_programs_a_machine_and_the_second_learns_who() {
     let other_state = place.directory("other-state");
     let ended = run(second.args(["--once", &format!("--state-dir={}", other_state.display())]));
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    let who = format!("another agent programs the services of this machine (process {})", agent.id());
+    let who =
+        format!("another agent programs the services of this machine (process {})", agent.id());
     assert!(ended.stderr.contains(&who), "{ended:?}");
     // In the same directory the lock of that says so at once.
     let ended = run(place.run_command().arg("--once"));

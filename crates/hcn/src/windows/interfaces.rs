@@ -75,10 +75,8 @@ unsafe fn read(mut next: *const IP_ADAPTER_ADDRESSES_LH) -> Vec<Interface> {
             addresses.extend(unsafe { address(&entry.Address) });
             unicast = entry.Next;
         }
-        let mac = match (adapter.PhysicalAddressLength, adapter.PhysicalAddress) {
-            (6, [a, b, c, d, e, f, ..]) => Some(MacAddress([a, b, c, d, e, f])),
-            _ => None,
-        };
+        let mac = adapter.PhysicalAddress.first_chunk().copied().map(MacAddress);
+        let mac = mac.filter(|_| adapter.PhysicalAddressLength == 6);
         interfaces.push(Interface { addresses, mac });
         next = adapter.Next;
     }
@@ -96,15 +94,15 @@ unsafe fn address(given: &SOCKET_ADDRESS) -> Option<IpAddr> {
     let family = unsafe { (*given.lpSockaddr).sa_family };
     match family {
         AF_INET => {
-            // SAFETY: of this family, and long enough.
-            let v4 = unsafe { &*given.lpSockaddr.cast::<SOCKADDR_IN>() };
+            // SAFETY: of this family, and long enough; read without trust in its alignment.
+            let v4 = unsafe { std::ptr::read_unaligned(given.lpSockaddr.cast::<SOCKADDR_IN>()) };
             // SAFETY: any four bytes are an address.
             let raw = unsafe { v4.sin_addr.S_un.S_addr };
             Some(Ipv4Addr::from(raw.to_ne_bytes()).into())
         }
         AF_INET6 if length >= size_of::<SOCKADDR_IN6>() => {
-            // SAFETY: of this family, and long enough.
-            let v6 = unsafe { &*given.lpSockaddr.cast::<SOCKADDR_IN6>() };
+            // SAFETY: of this family, and long enough; likewise.
+            let v6 = unsafe { std::ptr::read_unaligned(given.lpSockaddr.cast::<SOCKADDR_IN6>()) };
             // SAFETY: any sixteen bytes are an address.
             let raw = unsafe { v6.sin6_addr.u.Byte };
             Some(Ipv6Addr::from(raw).into())

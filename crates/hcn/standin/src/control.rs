@@ -7,7 +7,7 @@ use windows_sys::Win32::System::Console::{CTRL_BREAK_EVENT, GenerateConsoleCtrlE
 use windows_sys::Win32::System::HostComputeNetwork::HcnNotificationServiceDisconnect;
 
 use crate::answer::Wrong;
-use crate::field::{self, Objects};
+use crate::field::Objects;
 use crate::memory;
 use crate::state::{self, Callback, Function, Misbehaviour, State};
 

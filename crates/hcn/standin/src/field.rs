@@ -30,6 +30,9 @@ pub(crate) struct Objects {
     /// HNS's version.
     #[serde(default)]
     version: Option<HnsVersion>,
+    /// False: HNS does not run.
+    #[serde(default)]
+    running: Option<bool>,
     #[serde(default)]
     networks: Vec<Value>,
     #[serde(default)]
@@ -46,6 +49,7 @@ impl Objects {
         let balancers = hcn.load_balancers(&Query::All).map(|all| all.objects).unwrap_or_default();
         Self {
             version: hcn.version().ok(),
+            running: None,
             networks: networks.iter().map(Network::to_document).collect(),
             endpoints: endpoints.iter().map(Endpoint::to_document).collect(),
             load_balancers: balancers.iter().map(LoadBalancer::to_document).collect(),
@@ -94,6 +98,7 @@ fn load(directory: &Path) {
         state.hcn.clone()
     });
     objects.make(&fake);
+    fake.set_running(objects.running != Some(false));
     // What the test made is nobody's call.
     fake.reset_counts();
 }

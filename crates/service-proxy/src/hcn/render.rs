@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use telaio_hcn::Guid;
+use telaio_hcn::{Endpoint, Guid, LoadBalancer};
 
 use super::trace::State;
 
@@ -19,9 +19,9 @@ pub fn render(state: &State) -> String {
     let pods = state.endpoints.iter().filter(|(id, _)| named.contains(id) && !ours.contains(id));
     let pods: Vec<Value> =
         pods.map(|(id, addresses)| json!({"ID": id, "IpAddresses": addresses})).collect();
-    let endpoints: Vec<Value> = state.remote.iter().map(|it| it.to_document()).collect();
+    let endpoints: Vec<Value> = state.remote.iter().map(Endpoint::to_document).collect();
     let load_balancers: Vec<Value> =
-        state.load_balancers.iter().map(|it| it.to_document()).collect();
+        state.load_balancers.iter().map(LoadBalancer::to_document).collect();
     let all = json!({
         "Endpoints": endpoints,
         "LoadBalancers": load_balancers,

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use telaio_hcn::{
-    Endpoint, Guid, Hcn, HcnError, LoadBalancer, LoadBalancerFlags, PROTOCOL_TCP, PROTOCOL_UDP, PortMapping,
-    PortMappingFlags, Query,
+    Endpoint, Guid, Hcn, HcnError, LoadBalancer, LoadBalancerFlags, PROTOCOL_TCP, PROTOCOL_UDP,
+    PortMapping, PortMappingFlags, Query,
 };
 use telaio_model::{IpFamily, Protocol, ServiceEndpoints};
 
@@ -48,7 +48,8 @@ impl State {
                 remote.entry(address).or_insert(endpoint);
             }
         }
-        let document = |(address, it): (IpAddr, RemoteEndpoint)| it.document(ground.network, address);
+        let document =
+            |(address, it): (IpAddr, RemoteEndpoint)| it.document(ground.network, address);
         let remote = remote.into_iter().map(document).collect();
         let mut state = Self { remote, ..Self::default() };
         for key in keys {

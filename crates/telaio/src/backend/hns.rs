@@ -107,8 +107,7 @@ pub(crate) fn start_services(
     })?);
     let counted = Arc::clone(&companions);
     monitor.proxy().set_companions(Box::new(move || counted.figures().into()));
-    let follower =
-        Arc::new(HnsFollower { companions, monitor: Arc::clone(monitor), triggers });
+    let follower = Arc::new(HnsFollower { companions, monitor: Arc::clone(monitor), triggers });
     Ok(Some(Arc::new(Services { _sole: sole, settings: proxy, hcn, options, follower })))
 }
 

@@ -39,7 +39,9 @@ impl Rules {
             return compile_hcn(settings, node, state);
         }
         #[cfg(target_os = "linux")]
-        return Ok(Self::Linux(linux::LinuxRules::compile(backend, settings, node, state, machine)));
+        return Ok(Self::Linux(linux::LinuxRules::compile(
+            backend, settings, node, state, machine,
+        )));
         #[cfg(not(target_os = "linux"))]
         Err(not_here(backend, machine))
     }
@@ -75,14 +77,11 @@ impl Rules {
     }
 }
 
-fn compile_hcn(
-    settings: &ProxySettings,
-    node: &str,
-    state: &State,
-) -> Result<Rules, CommandError> {
+fn compile_hcn(settings: &ProxySettings, node: &str, state: &State) -> Result<Rules, CommandError> {
     let facts = node_facts(state, node, &settings.node_addresses);
-    let ground = hcn::assumed(&settings.config, &settings.hcn, &facts)
-        .map_err(|error| CommandError::bad_input(format!("{error}; name it with --bind-address")))?;
+    let ground = hcn::assumed(&settings.config, &settings.hcn, &facts).map_err(|error| {
+        CommandError::bad_input(format!("{error}; name it with --bind-address"))
+    })?;
     let nodes = state.objects_of(Kind::Node).filter_map(hcn::register::node_addresses).collect();
     let compiled = hcn::State::compile(state.services(), &ground, &nodes);
     Ok(Rules::Hcn(Box::new(compiled)))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use telaio_reconcile::SyncHandle;
 use telaio_source::{SourceSpec, Status};
 use tokio::time::Instant;
 use tonic::transport::ServerTlsConfig;
@@ -35,8 +36,12 @@ use crate::triggers::Triggers;
 const RELOADABLE: &[&str] = &["min-sync-period"];
 /// How many of the source's problems are told when `--once` gives up.
 const PROBLEMS_SHOWN_MAX: usize = 10;
-/// How long `--once` waits for the sync of the first state, with the backend's own retries.
-const ONCE_SYNC_TIME_MAX: Duration = Duration::from_mins(1);
+/// How long `--once` waits for the sync of the first state. HNS is slow: thousands of services take minutes.
+const ONCE_SYNC_TIME_MAX: Duration = Duration::from_mins(10);
+/// How long it waits for a sync that has failed to succeed at last, with the backend's own retries.
+const ONCE_FAILING_TIME_MAX: Duration = Duration::from_mins(1);
+/// How often it looks.
+const ONCE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs the agent until it is told to end, or until the first sync with `--once`.
 pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandError> {
@@ -163,8 +168,7 @@ impl Agent {
         };
         let output: SharedOutput = Arc::new(Mutex::new(std::io::stdout()));
         let triggers = supply.as_ref().map(|supply| Arc::clone(&supply.triggers));
-        let services =
-            start_services(args, backend_name, proxy, state_dir, triggers, &monitor)?;
+        let services = start_services(args, backend_name, proxy, state_dir, triggers, &monitor)?;
         let context = BackendContext {
             node: node.as_str().into(),
             pacing,
@@ -239,11 +243,8 @@ impl Agent {
 
     /// Waits for the sync of the first state, then says what could not be read.
     fn finish_once(&self) -> Result<(), CommandError> {
-        if let Some(handle) = self.monitor.sync_loop()
-            && !tokio::task::block_in_place(|| handle.wait_synced(ONCE_SYNC_TIME_MAX))
-        {
-            let error = handle.stats().last_error.unwrap_or_else(|| "it takes too long".into());
-            return Err(CommandError::failed(format!("the first sync failed: {error}")));
+        if let (Some(handle), Some((time_max, _))) = (self.monitor.sync_loop(), self.once) {
+            tokio::task::block_in_place(|| first_sync(handle, time_max))?;
         }
         if let Some(services) = &self.services {
             tokio::task::block_in_place(|| services.wait_moved());
@@ -292,6 +293,23 @@ fn start_services(
         triggers,
     };
     Services::start(backend, settings, monitor).map(Arc::new).map(Some)
+}
+
+/// Waits for the sync of the first state. One that fails gets as long as `--timeout` says, a minute at most.
+fn first_sync(handle: &SyncHandle, time_max: Duration) -> Result<(), CommandError> {
+    let begun = std::time::Instant::now();
+    while !handle.wait_synced(ONCE_PAUSE) {
+        let error = handle.stats().last_error;
+        let patience = match &error {
+            None => ONCE_SYNC_TIME_MAX,
+            Some(_) => time_max.min(ONCE_FAILING_TIME_MAX),
+        };
+        if begun.elapsed() >= patience {
+            let error = error.unwrap_or_else(|| "it takes too long".into());
+            return Err(CommandError::failed(format!("the first sync failed: {error}")));
+        }
+    }
+    Ok(())
 }
 
 /// Ends when `--once` has waited for long enough, which it tells. Without `--once`, never.

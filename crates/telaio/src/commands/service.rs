@@ -65,7 +65,7 @@ fn run_args(options: &[String]) -> Result<(Settings, Box<RunArgs>), CommandError
     let (settings, cli) =
         Settings::load(args.map(OsString::from).collect()).map_err(|error| match error {
             SettingsError::CommandLine(error) => CommandError::bad_input(error),
-            error => CommandError::BadInput(error.into()),
+            error @ SettingsError::File(_) => CommandError::BadInput(error.into()),
         })?;
     match cli.command {
         Command::Run(args) => Ok((settings, args)),
@@ -199,9 +199,9 @@ fn service_main(_: Vec<OsString>) {
     };
     // Without a handle there is nobody to tell.
     let Ok(status) = service_control_handler::register(&work.name, handler) else { return };
-    report(&status, ServiceState::StartPending, ServiceExitCode::NO_ERROR);
+    report(status, ServiceState::StartPending, ServiceExitCode::NO_ERROR);
     let outcome = serve(&work.options, || {
-        report(&status, ServiceState::Running, ServiceExitCode::NO_ERROR);
+        report(status, ServiceState::Running, ServiceExitCode::NO_ERROR);
     });
     let code = match outcome {
         Ok(()) => ServiceExitCode::NO_ERROR,
@@ -210,7 +210,7 @@ fn service_main(_: Vec<OsString>) {
             ServiceExitCode::ServiceSpecific(error.code().into())
         }
     };
-    report(&status, ServiceState::Stopped, code);
+    report(status, ServiceState::Stopped, code);
 }
 
 fn ask(request: Request) -> ServiceControlHandlerResult {
@@ -227,7 +227,7 @@ fn serve(options: &[String], started: impl FnOnce()) -> Result<(), CommandError>
     super::run(&args, settings)
 }
 
-fn report(handle: &ServiceStatusHandle, state: ServiceState, exit_code: ServiceExitCode) {
+fn report(handle: ServiceStatusHandle, state: ServiceState, exit_code: ServiceExitCode) {
     let is_running = state == ServiceState::Running;
     let takes = ServiceControlAccept::STOP
         | ServiceControlAccept::SHUTDOWN

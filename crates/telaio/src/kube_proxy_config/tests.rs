@@ -203,9 +203,7 @@ fn every_field_of_a_full_configuration_becomes_an_option_or_a_warning() {
         );
         let of_mode: &[&str] = match *mode {
             "iptables" => &["iptables.snatNodeInternalIP"],
-            "kernelspace" => {
-                &["winkernel.rootHnsEndpointName", "winkernel.forwardHealthCheckVip"]
-            }
+            "kernelspace" => &["winkernel.rootHnsEndpointName", "winkernel.forwardHealthCheckVip"],
             _ => &[],
         };
         expected.extend(of_mode.iter().copied().map(str::to_owned));

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// How long anything may take before a test calls it missing. Long, for machines under load.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(50);
 /// Ctrl-Break then goes to the agent alone.
 const CREATE_NEW_PROCESS_GROUP: u32 = 0x200;
@@ -64,11 +64,7 @@ pub(crate) struct Ended {
 pub(crate) fn run(command: &mut Command) -> Ended {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace("\r\n", "\n");
-    Ended {
-        code: output.status.code(),
-        stdout: text(&output.stdout),
-        stderr: text(&output.stderr),
-    }
+    Ended { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
 }
 
 /// One at a time: wine is slow to start programs, and ports of health checks are the machine's.
@@ -77,14 +73,13 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// A machine.
 pub(crate) struct Place {
     directory: TempDir,
-    has_hns: bool,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Place {
     /// With the examples as manifests, and an HNS with a network and a pod.
     pub(crate) fn new() -> Self {
-        let place = Self::bare(true);
+        let place = Self::bare();
         place.put_objects(&Self::ground());
         place.write("checked.yaml", CHECKED);
         place
@@ -92,12 +87,14 @@ impl Place {
 
     /// Without HNS: the stand-in says that it is not running.
     pub(crate) fn without_hns() -> Self {
-        Self::bare(false)
+        let place = Self::bare();
+        place.put_objects(&json!({"running": false}));
+        place
     }
 
-    fn bare(has_hns: bool) -> Self {
+    fn bare() -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = Self { directory: tempfile::tempdir().unwrap(), has_hns, _alone: alone };
+        let place = Self { directory: tempfile::tempdir().unwrap(), _alone: alone };
         for name in ["manifests", "hns", "state", "data"] {
             std::fs::create_dir(place.directory(name)).unwrap();
         }
@@ -149,8 +146,7 @@ impl Place {
 
     /// What environment a program of this machine gets.
     pub(crate) fn environment(&self) -> Vec<(&'static str, PathBuf)> {
-        let hns = if self.has_hns { "hns" } else { "no-hns" };
-        vec![("TELAIO_STANDIN", self.directory(hns)), ("ProgramData", self.directory("data"))]
+        vec![("TELAIO_STANDIN", self.directory("hns")), ("ProgramData", self.directory("data"))]
     }
 
     /// The program.
@@ -266,6 +262,11 @@ pub(crate) fn try_get(address: SocketAddr, path: &str) -> Option<String> {
     Some(answer)
 }
 
+/// What a server answers that has to answer.
+pub(crate) fn get(address: SocketAddr, path: &str) -> String {
+    try_get(address, path).unwrap_or_else(|| panic!("no answer at {address}{path}"))
+}
+
 /// A running agent. Killed, if it still runs, when the test ends.
 pub(crate) struct Agent<'a> {
     place: &'a Place,
@@ -326,10 +327,6 @@ impl<'a> Agent<'a> {
             assert!(Instant::now() < deadline, "not {what}; the log:\n{}", log());
             std::thread::sleep(PAUSE);
         }
-    }
-
-    pub(crate) fn get(&self, address: SocketAddr, path: &str) -> String {
-        try_get(address, path).unwrap_or_else(|| panic!("no answer at {address}{path}"))
     }
 
     /// Sends Ctrl-Break; the exit code.

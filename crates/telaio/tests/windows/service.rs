@@ -30,7 +30,8 @@ impl Drop for Told {
 
 /// What the zip has in it, unpacked.
 fn unpacked() -> PathBuf {
-    let named = std::env::var_os("TELAIO_TEST_DIST").expect("TELAIO_TEST_DIST names what was packed");
+    let named =
+        std::env::var_os("TELAIO_TEST_DIST").expect("TELAIO_TEST_DIST names what was packed");
     // As this Windows sees it.
     PathBuf::from(named)
 }

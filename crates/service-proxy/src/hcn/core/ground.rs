@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use telaio_hcn::{
-    Endpoint, EndpointPolicy, Feature, Guid, Hcn, HcnError, HnsVersion, IpConfiguration, MacAddress,
-    Network, NetworkPolicy, NetworkType, ProviderAddress, Query, SupportedFeatures,
+    Endpoint, EndpointPolicy, Feature, Guid, Hcn, HcnError, HnsVersion, IpConfiguration,
+    MacAddress, Network, NetworkPolicy, NetworkType, ProviderAddress, Query, SupportedFeatures,
 };
 use telaio_model::IpFamily;
 
