@@ -67,10 +67,13 @@ fn run(cli: &Cli, settings: Settings) -> Result<(), CommandError> {
         Command::Render(args) => commands::render(args, &mut out),
         Command::Status(args) => commands::status(args, &mut out),
         Command::Version(args) => version::print(args.output, &mut out).map_err(Into::into),
-        #[cfg(target_os = "linux")]
         Command::Trace(args) => commands::trace(args, &mut out),
-        #[cfg(target_os = "linux")]
         Command::Cleanup(args) => commands::cleanup(args, &mut out),
+        #[cfg(windows)]
+        Command::Service(args) => {
+            drop(out);
+            commands::service(args)
+        }
         Command::Demo(args) => commands::demo(args, &mut out),
         Command::Completions { shell } => {
             manual::print_completions(*shell, &mut out);

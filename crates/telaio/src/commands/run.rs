@@ -4,13 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use telaio_reconcile::SyncHandle;
 use telaio_source::{SourceSpec, Status};
 use tokio::time::Instant;
 use tonic::transport::ServerTlsConfig;
 
 use crate::api_server::ApiTask;
+use crate::backend::services::Services;
+#[cfg(not(target_os = "linux"))]
+use crate::backend::services::start_services;
 #[cfg(target_os = "linux")]
-use crate::backend::services::{self, Services, ServicesSettings};
+use crate::backend::services::{self, ServicesSettings};
 use crate::backend::{self, BackendContext, SharedOutput};
 use crate::cli::{Command, RunArgs};
 use crate::exit::CommandError;
@@ -32,8 +36,12 @@ use crate::triggers::Triggers;
 const RELOADABLE: &[&str] = &["min-sync-period"];
 /// How many of the source's problems are told when `--once` gives up.
 const PROBLEMS_SHOWN_MAX: usize = 10;
-/// How long `--once` waits for the sync of the first state, with the backend's own retries.
-const ONCE_SYNC_TIME_MAX: Duration = Duration::from_mins(1);
+/// How long `--once` waits for the sync of the first state. HNS is slow: thousands of services take minutes.
+const ONCE_SYNC_TIME_MAX: Duration = Duration::from_mins(10);
+/// How long it waits for a sync that has failed to succeed at last, with the backend's own retries.
+const ONCE_FAILING_TIME_MAX: Duration = Duration::from_mins(1);
+/// How often it looks.
+const ONCE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs the agent until it is told to end, or until the first sync with `--once`.
 pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandError> {
@@ -47,7 +55,7 @@ pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandE
         check_distinct(&args.listen.with_api(args.api_listen))?;
     }
     let tls = args.api_listen.map_or(Ok(None), |_| args.tls.server())?;
-    let logging = Logging::start(&args.log.log_level, args.log.log_format)?;
+    let logging = Logging::start(&args.log)?;
     file_limit::raise();
     let proxy = args.proxy.settings(backend, &args.source, &spec)?;
     for warning in proxy.warnings.iter().chain(&args.proxy_host.warnings()) {
@@ -136,7 +144,6 @@ struct Agent {
     source: Arc<Status>,
     monitor: Arc<Monitor>,
     /// None where nothing is programmed.
-    #[cfg(target_os = "linux")]
     services: Option<Arc<Services>>,
     /// None with `--once`: nobody will ask, and another agent may have the ports.
     _servers: Option<Servers>,
@@ -160,19 +167,13 @@ impl Agent {
             _ => None,
         };
         let output: SharedOutput = Arc::new(Mutex::new(std::io::stdout()));
-        #[cfg(target_os = "linux")]
-        let services = {
-            let triggers = supply.as_ref().map(|supply| Arc::clone(&supply.triggers));
-            start_services(args, backend_name, proxy, state_dir, triggers, &monitor)?
-        };
-        #[cfg(not(target_os = "linux"))]
-        drop(proxy);
+        let triggers = supply.as_ref().map(|supply| Arc::clone(&supply.triggers));
+        let services = start_services(args, backend_name, proxy, state_dir, triggers, &monitor)?;
         let context = BackendContext {
             node: node.as_str().into(),
             pacing,
             monitor: Arc::clone(&monitor),
             output,
-            #[cfg(target_os = "linux")]
             services: services.clone(),
         };
         let mut backend = backend::make(backend_name, context)?;
@@ -191,7 +192,6 @@ impl Agent {
             spec,
             source,
             monitor,
-            #[cfg(target_os = "linux")]
             services,
             _servers: servers,
         })
@@ -243,13 +243,9 @@ impl Agent {
 
     /// Waits for the sync of the first state, then says what could not be read.
     fn finish_once(&self) -> Result<(), CommandError> {
-        if let Some(handle) = self.monitor.sync_loop()
-            && !tokio::task::block_in_place(|| handle.wait_synced(ONCE_SYNC_TIME_MAX))
-        {
-            let error = handle.stats().last_error.unwrap_or_else(|| "it takes too long".into());
-            return Err(CommandError::failed(format!("the first sync failed: {error}")));
+        if let (Some(handle), Some((time_max, _))) = (self.monitor.sync_loop(), self.once) {
+            tokio::task::block_in_place(|| first_sync(handle, time_max))?;
         }
-        #[cfg(target_os = "linux")]
         if let Some(services) = &self.services {
             tokio::task::block_in_place(|| services.wait_moved());
         }
@@ -297,6 +293,23 @@ fn start_services(
         triggers,
     };
     Services::start(backend, settings, monitor).map(Arc::new).map(Some)
+}
+
+/// Waits for the sync of the first state. One that fails gets as long as `--timeout` says, a minute at most.
+fn first_sync(handle: &SyncHandle, time_max: Duration) -> Result<(), CommandError> {
+    let begun = std::time::Instant::now();
+    while !handle.wait_synced(ONCE_PAUSE) {
+        let error = handle.stats().last_error;
+        let patience = match &error {
+            None => ONCE_SYNC_TIME_MAX,
+            Some(_) => time_max.min(ONCE_FAILING_TIME_MAX),
+        };
+        if begun.elapsed() >= patience {
+            let error = error.unwrap_or_else(|| "it takes too long".into());
+            return Err(CommandError::failed(format!("the first sync failed: {error}")));
+        }
+    }
+    Ok(())
 }
 
 /// Ends when `--once` has waited for long enough, which it tells. Without `--once`, never.
