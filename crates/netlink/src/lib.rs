@@ -5,6 +5,7 @@
 //! - [`netns`]: network namespaces with names;
 //! - [`links`] and [`addresses`]: the machine's links, and its own addresses;
 //! - [`rtnl`]: pairs of links, bridges, vxlan, routes and neighbours, many requests at a time;
+//! - [`losses`]: noticing that some of these go;
 //! - [`offload`]: switching off what hardware would do;
 //! - [`tc`]: how fast links send;
 //! - [`listen`]: whether a port is free, and who has it;
@@ -29,6 +30,7 @@ pub mod ipset;
 pub mod ipvs;
 pub mod links;
 pub mod listen;
+pub mod losses;
 pub mod netns;
 pub mod nftables;
 pub mod offload;

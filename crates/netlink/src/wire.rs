@@ -284,7 +284,7 @@ impl<'a> Iterator for AttributeIter<'a> {
     }
 }
 
-fn ne16(bytes: &[u8]) -> Option<u16> {
+pub(crate) fn ne16(bytes: &[u8]) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?))
 }
 

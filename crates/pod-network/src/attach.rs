@@ -24,7 +24,7 @@ use cidr::{IpCidr, IpInet};
 use telaio_netlink::netns::{Netns, NetnsError};
 use telaio_netlink::rtnl::{Mac, Request, Rtnetlink, SetLink, Which};
 
-use crate::attachment::Attachment;
+use crate::attachment::{Attachment, PodName};
 use crate::bandwidth::Bandwidth;
 use crate::error::{Error, Result};
 use crate::ipam::{self, Range};
@@ -70,6 +70,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) ports: &'a [Port],
     pub(crate) mac: Option<Mac>,
     pub(crate) bandwidth: Option<Bandwidth>,
+    /// The pod that it is, if that is known.
+    pub(crate) pod: Option<PodName>,
     /// The network's gateways are where everything else goes.
     pub(crate) is_default: bool,
     /// Further routes, each by a gateway or by the network's own.
@@ -112,6 +114,7 @@ pub(crate) fn attach(
         addresses: Vec::new(),
         ports: wanted.ports.to_vec(),
         bandwidth: wanted.bandwidth,
+        pod: wanted.pod.clone(),
     };
     let _busy = begin(state, &key, &record, &netns)?;
     let made = make(state, lock, network, wanted, &key, &netns, &mut record);

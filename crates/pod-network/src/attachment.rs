@@ -38,6 +38,18 @@ pub struct Attachment {
     /// How fast it may be.
     #[serde(default)]
     pub bandwidth: Option<Bandwidth>,
+    /// The pod that it is, where a runtime says so: its policies count from the start.
+    #[serde(default)]
+    pub pod: Option<PodName>,
+}
+
+/// The name of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name there.
+    pub name: String,
 }
 
 impl Attachment {

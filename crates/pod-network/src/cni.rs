@@ -124,6 +124,7 @@ fn add(host: &Host, request: &Request) -> Result<Value, Fault> {
         ports: &request.ports,
         mac: request.mac,
         bandwidth: request.bandwidth,
+        pod: request.pod.clone(),
         is_default: config.is_default_gateway,
         routes: &config.routes()?,
     };
@@ -169,6 +170,7 @@ fn unknown(config: &Config, target: &Target) -> Attachment {
         addresses: Vec::new(),
         ports: Vec::new(),
         bandwidth: None,
+        pod: None,
     }
 }
 

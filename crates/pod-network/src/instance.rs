@@ -190,6 +190,7 @@ impl Host {
             ports: &request.ports,
             mac: None,
             bandwidth: request.bandwidth,
+            pod: None,
             is_default: true,
             routes: &[],
         };
@@ -231,6 +232,7 @@ fn unfinished(network: &Network, request: &CleanInstanceRequest) -> Attachment {
         addresses: Vec::new(),
         ports: request.ports.clone(),
         bandwidth: None,
+        pod: None,
     }
 }
 

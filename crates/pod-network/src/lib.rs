@@ -32,6 +32,7 @@ pub mod cni;
 mod error;
 pub mod instance;
 pub mod ipam;
+mod known;
 pub mod names;
 pub mod network;
 mod networks;
@@ -45,7 +46,7 @@ pub mod rules;
 pub mod state;
 pub mod utils;
 
-pub use attachment::Attachment;
+pub use attachment::{Attachment, PodName};
 pub use bandwidth::Bandwidth;
 pub use error::{Error, Result};
 pub use network::{Masquerade, Mode, Network, Subnet};

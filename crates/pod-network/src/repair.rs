@@ -12,6 +12,7 @@ use telaio_netlink::rtnl::{Request, Rtnetlink, SetLink, Which};
 
 use crate::attach;
 use crate::attachment::Attachment;
+use crate::bandwidth;
 use crate::error::{Error, Result};
 use crate::names;
 use crate::node;
@@ -131,8 +132,10 @@ pub(crate) fn remove_stray_links(state: &State) -> Result<Vec<String>> {
         .into_iter()
         .filter_map(|(_, record)| record.map(|record| record.host_link))
         .collect();
-    let is_stray = |name: &str, kind: Option<&str>| {
-        names::is_host_link(name) && kind == Some("veth") && !known.contains(name)
+    let is_stray = |name: &str, kind: Option<&str>| match kind {
+        Some("veth") => names::is_host_link(name) && !known.contains(name),
+        Some("ifb") => bandwidth::is_stale(name, |host_link| known.contains(host_link)),
+        _ => false,
     };
     let stray: Vec<String> = links
         .into_iter()

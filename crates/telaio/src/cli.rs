@@ -16,8 +16,13 @@ use telaio_source::SourceSpec;
 use crate::logging::{LogFilter, LogFormat};
 use crate::plane::Plane;
 
+#[cfg(target_os = "linux")]
+mod pods;
 mod proxy;
 mod values;
+
+#[cfg(target_os = "linux")]
+pub(crate) use pods::{CniArgs, PodBackend, PodsArgs};
 
 pub(crate) use proxy::{
     HcnArgs, IpvsArgs, KubeProxyOnlyArgs, LocalMode, NodePortAddress, ProxyArgs, ProxyHostArgs,
@@ -236,7 +241,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) node: NodeArgs,
 
-    /// What to manage (this build: services)
+    /// What to manage (this build: services, and on Linux pods)
     #[arg(long, value_name = "PLANE", value_enum, value_delimiter = ',',
           default_values_t = [Plane::Services])]
     pub(crate) planes: Vec<Plane>,
@@ -274,6 +279,10 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) proxy_host: ProxyHostArgs,
+
+    #[cfg(target_os = "linux")]
+    #[command(flatten)]
+    pub(crate) pods: PodsArgs,
 
     #[command(flatten)]
     pub(crate) source: SourceArgs,
@@ -468,6 +477,9 @@ pub(crate) struct CleanupArgs {
           default_value = "false", default_missing_value = "true", hide_default_value = true,
           hide_possible_values = true, value_parser = BoolishValueParser::new())]
     pub(crate) kube_proxy: bool,
+
+    #[command(flatten)]
+    pub(crate) cni: CniArgs,
 
     #[command(flatten)]
     pub(crate) state: StateArgs,

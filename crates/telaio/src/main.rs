@@ -21,6 +21,8 @@ mod monitor;
 mod node_name;
 mod node_view;
 mod plane;
+#[cfg(target_os = "linux")]
+mod pods;
 mod progress;
 mod proxy_settings;
 mod servers;
@@ -28,6 +30,8 @@ mod settings;
 mod shutdown;
 mod state_dir;
 mod supply;
+#[cfg(target_os = "linux")]
+mod tee;
 mod tls;
 mod triggers;
 mod version;

@@ -19,6 +19,10 @@ pub(crate) enum Plane {
 
 impl Plane {
     /// Those that this build can run on a node. A brain serves what all of them need.
+    #[cfg(target_os = "linux")]
+    pub(crate) const RUNNABLE: &[Self] = &[Self::Services, Self::Pods];
+    /// Those that this build can run on a node. A brain serves what all of them need.
+    #[cfg(not(target_os = "linux"))]
     pub(crate) const RUNNABLE: &[Self] = &[Self::Services];
 
     /// Its name, as after `--planes`.

@@ -6,6 +6,7 @@ use telaio_netlink::rtnl::Mac;
 
 use super::config::{Config, PortMapping, address};
 use super::fault::Fault;
+use crate::attachment::PodName;
 use crate::bandwidth::Bandwidth;
 use crate::port::{Port, Protocol};
 
@@ -56,6 +57,8 @@ pub(super) struct Request {
     pub(super) mac: Option<Mac>,
     pub(super) ports: Vec<Port>,
     pub(super) bandwidth: Option<Bandwidth>,
+    /// The pod that it is for, if the runtime says so.
+    pub(super) pod: Option<PodName>,
 }
 
 impl Request {
@@ -81,7 +84,10 @@ impl Request {
         let ports = runtime.port_mappings.iter().filter(|mapping| mapping.host_port != 0);
         let ports = ports.map(port).collect::<Result<Vec<_>, _>>()?;
         let bandwidth = runtime.bandwidth.filter(|limits| *limits != Bandwidth::default());
-        Ok(Self { target, netns, ips, mac, ports, bandwidth, config })
+        let pod = argument("K8S_POD_NAMESPACE").zip(argument("K8S_POD_NAME"));
+        let pod = pod
+            .map(|(namespace, name)| PodName { namespace: namespace.clone(), name: name.clone() });
+        Ok(Self { target, netns, ips, mac, ports, bandwidth, pod, config })
     }
 }
 
