@@ -60,6 +60,7 @@ use kinds::WatchedKind;
 use watcher::{Update, Watcher};
 
 pub use connect::KubeError;
+pub use kinds::LABEL_CONFIG;
 pub use options::KubeOptions;
 
 /// How many updates may wait for the source before the watchers stop reading.

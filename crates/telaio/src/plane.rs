@@ -45,6 +45,8 @@ impl Plane {
                 Kind::Ingress,
                 Kind::IngressClass,
                 Kind::TlsSecret,
+                Kind::AuthSecret,
+                Kind::ConfigMap,
             ],
         }
     }
