@@ -15,7 +15,8 @@
 //! - [`router`]: which route a request takes;
 //! - [`balance`], [`upstream`]: which endpoint, by which connection;
 //! - [`proxy`]: what happens to a request;
-//! - [`h1`]: HTTP/1.1 on both sides.
+//! - [`h1`]: HTTP/1.1 on both sides;
+//! - [`server`]: listeners and threads.
 //!
 //! What always holds:
 //! - A table is never changed, only replaced ([`arc_swap`]); a request keeps the one that it began
@@ -35,6 +36,7 @@ pub mod head;
 pub mod proxy;
 pub mod reply;
 pub mod router;
+pub mod server;
 pub mod table;
 pub mod upstream;
 
