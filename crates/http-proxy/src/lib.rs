@@ -24,9 +24,12 @@
 //! [`RequestHead`]: head::RequestHead
 
 pub mod error;
+pub mod filter;
 pub mod head;
+pub mod proxy_protocol;
 pub mod reply;
 pub mod table;
+pub mod tls;
 
 pub use error::{ErrorKind, ProxyError, Side};
 pub use head::{ClientInfo, Headers, Known, RequestHead, ResponseHead, Scheme};
