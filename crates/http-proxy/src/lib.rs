@@ -31,13 +31,16 @@
 pub mod balance;
 mod clock;
 pub mod error;
+pub mod filter;
 pub mod h1;
 pub mod head;
 pub mod proxy;
+pub mod proxy_protocol;
 pub mod reply;
 pub mod router;
 pub mod server;
 pub mod table;
+pub mod tls;
 pub mod upstream;
 
 pub use balance::LoadBalancer;
