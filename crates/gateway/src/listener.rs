@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use telaio_model::{
     AuthSecret, ConfigMap, EndpointRef, Ingress, IngressClass, Kind, LocalEndpoint, LocalService,
-    Object, ObjectKey, ObjectRef, Op, TlsSecret,
+    Node, Object, ObjectKey, ObjectRef, Op, TlsSecret,
 };
 use tokio::sync::mpsc;
 
@@ -288,7 +288,11 @@ impl EventListener {
             self.send(IngressEvent::Service(key, news)).await?;
         }
         if std::mem::take(&mut self.nodes_changed) {
-            let addresses = self.node_addresses();
+            let nodes = self.objects.values().filter_map(|object| match object {
+                Object::Node(node) => Some(&**node),
+                _ => None,
+            });
+            let addresses = node_addresses(nodes);
             self.send(IngressEvent::Nodes(addresses)).await?;
         }
         self.send(IngressEvent::Synced).await
@@ -301,23 +305,20 @@ impl EventListener {
         let endpoints = entry.endpoints.values().cloned().collect();
         Some(Arc::new(ServiceNews { service, endpoints, addresses }))
     }
+}
 
-    /// One address per node that stays, the outer one where it has one.
-    fn node_addresses(&self) -> Vec<IpAddr> {
-        let nodes = self.objects.values().filter_map(|object| match object {
-            Object::Node(node) if !node.is_leaving() => Some(node),
-            _ => None,
-        });
-        let mut addresses: Vec<IpAddr> = nodes
-            .filter_map(|node| {
-                let of = |kind: &str| {
-                    node.addresses.iter().find(|it| &*it.address_type == kind).map(|it| it.ip)
-                };
-                of("ExternalIP").or_else(|| of("InternalIP"))
-            })
-            .collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        addresses
-    }
+/// One address per node that stays, the outer one where it has one.
+pub fn node_addresses<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<IpAddr> {
+    let mut addresses: Vec<IpAddr> = nodes
+        .filter(|node| !node.is_leaving())
+        .filter_map(|node| {
+            let of = |kind: &str| {
+                node.addresses.iter().find(|it| &*it.address_type == kind).map(|it| it.ip)
+            };
+            of("ExternalIP").or_else(|| of("InternalIP"))
+        })
+        .collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
 }

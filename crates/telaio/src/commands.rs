@@ -4,6 +4,7 @@ mod brain;
 #[cfg(target_os = "linux")]
 mod cleanup;
 mod demo;
+mod migrate;
 mod render;
 #[cfg(target_os = "linux")]
 mod rules;
@@ -16,6 +17,7 @@ pub(crate) use brain::brain;
 #[cfg(target_os = "linux")]
 pub(crate) use cleanup::cleanup;
 pub(crate) use demo::demo;
+pub(crate) use migrate::migrate;
 pub(crate) use render::render;
 pub(crate) use run::run;
 pub(crate) use status::status;

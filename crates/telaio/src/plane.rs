@@ -19,7 +19,8 @@ pub(crate) enum Plane {
 
 impl Plane {
     /// Those that this build can run on a node. A brain serves what all of them need.
-    pub(crate) const RUNNABLE: &[Self] = &[Self::Services];
+    pub(crate) const RUNNABLE: &[Self] =
+        if cfg!(unix) { &[Self::Services, Self::Ingress] } else { &[Self::Services] };
 
     /// Its name, as after `--planes`.
     pub(crate) fn name(self) -> &'static str {

@@ -1,5 +1,7 @@
 //! `telaio run`: the node agent.
 
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +18,8 @@ use crate::cli::{Command, RunArgs};
 use crate::exit::CommandError;
 use crate::feeder::{Feeder, FeederEvent, ViewOrigin};
 use crate::file_limit;
+#[cfg(unix)]
+use crate::ingress::{self, Handover, IngressPlane, PlaneOptions, Sockets, Told};
 use crate::logging::Logging;
 use crate::monitor::{Facts, Monitor};
 use crate::plane::{self, Plane};
@@ -28,6 +32,8 @@ use crate::supply::{Supply, SupplyOptions, check_readable, view_options};
 #[cfg(target_os = "linux")]
 use crate::triggers::Triggers;
 
+/// The backend that programs nothing.
+const VIEW: &str = "view";
 /// What a reload can change while we run.
 const RELOADABLE: &[&str] = &["min-sync-period"];
 /// How many of the source's problems are told when `--once` gives up.
@@ -38,13 +44,15 @@ const ONCE_SYNC_TIME_MAX: Duration = Duration::from_mins(1);
 /// Runs the agent until it is told to end, or until the first sync with `--once`.
 pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandError> {
     check_planes(&args.planes)?;
-    let backend = backend::choose(&args.backend)?;
+    // Without the services plane nothing is programmed: the view goes nowhere.
+    let has_services = args.planes.contains(&Plane::Services);
+    let backend = if has_services { backend::choose(&args.backend)? } else { VIEW };
     let node = args.node.name()?;
     let spec = args.source.spec()?;
     if args.once {
         check_readable(&spec)?;
     } else {
-        check_distinct(&args.listen.with_api(args.api_listen))?;
+        check_distinct(&listen_flags(args))?;
     }
     let tls = args.api_listen.map_or(Ok(None), |_| args.tls.server())?;
     let logging = Logging::start(&args.log.log_level, args.log.log_format)?;
@@ -53,18 +61,67 @@ pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandE
     for warning in proxy.warnings.iter().chain(&args.proxy_host.warnings()) {
         tracing::warn!("{warning}");
     }
-    let state_dir = StateDir::lock(&args.state.state_dir, Part::Plane(Plane::Services))?;
+    #[cfg(unix)]
+    let sockets = ingress_sockets(args)?;
+    let locks: Vec<StateDir> = args
+        .planes
+        .iter()
+        .map(|plane| StateDir::lock(&args.state.state_dir, Part::Plane(*plane)))
+        .collect::<anyhow::Result<_>>()?;
     let runtime = super::runtime()?;
     let outcome = runtime.block_on(async {
+        let locks = locks;
+        let Some(state_dir) = locks.first() else {
+            return Err(CommandError::bad_input("--planes names nothing to do"));
+        };
         // First, so that no signal finds us deaf.
         let mut requests = Requests::listen(settings.file())?;
         let planned = Planned { args, node, backend, proxy, spec: &spec, tls };
-        let mut agent = Agent::start(planned, &state_dir).await?;
-        agent.work(&mut requests, &mut settings, &logging).await
+        let mut agent = Agent::start(planned, state_dir).await?;
+        #[cfg(unix)]
+        if let Some(sockets) = sockets {
+            agent.start_ingress(args, sockets, state_dir).await?;
+        }
+        let outcome = agent.work(&mut requests, &mut settings, &logging).await;
+        #[cfg(unix)]
+        {
+            let (plane, taken_by) = (agent.ingress.take(), agent.taken_by.take());
+            drop(agent);
+            // Whoever took over may go on; only requests that run are still ours.
+            drop((locks, taken_by));
+            if let Some(plane) = plane {
+                plane.drain().await;
+            }
+        }
+        outcome
     });
     // Tasks that wait for peers must not hold the end up.
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
+}
+
+/// The flags that ask for ports, with what they ask for.
+fn listen_flags(args: &RunArgs) -> Vec<(&'static str, std::net::SocketAddr)> {
+    let mut flags = args.listen.with_api(args.api_listen);
+    #[cfg(unix)]
+    if args.planes.contains(&Plane::Ingress) {
+        flags.push(("--http-listen", args.ingress.http_listen));
+        flags.push(("--https-listen", args.ingress.https_listen));
+    }
+    flags
+}
+
+/// The sockets of the ingress plane: those of the agent before us, or new ones.
+#[cfg(unix)]
+fn ingress_sockets(args: &RunArgs) -> Result<Option<Sockets>, CommandError> {
+    if args.once || !args.planes.contains(&Plane::Ingress) {
+        return Ok(None);
+    }
+    if let Some(sockets) = ingress::claim(&args.state.state_dir)? {
+        return Ok(Some(sockets));
+    }
+    let ingress = &args.ingress;
+    Ok(Some(ingress::listen(ingress.http_listen, ingress.https_listen, ingress.threads())?))
 }
 
 fn check_planes(planes: &[Plane]) -> Result<(), CommandError> {
@@ -126,6 +183,17 @@ impl Origin {
 /// Everything that runs, in the order in which it ends.
 struct Agent {
     backend: &'static str,
+    #[cfg(unix)]
+    ingress: Option<IngressPlane>,
+    #[cfg(unix)]
+    handover: Option<Handover>,
+    /// Who took over: closed when we have let go.
+    #[cfg(unix)]
+    taken_by: Option<UnixStream>,
+    #[cfg(not(unix))]
+    taken_by: Option<()>,
+    view: ViewOrigin,
+    node: String,
     /// With `--once`: how long the first state may take, and when that is over.
     once: Option<(Duration, Instant)>,
     feeder: Feeder,
@@ -159,7 +227,11 @@ impl Agent {
             }
             _ => None,
         };
-        let output: SharedOutput = Arc::new(Mutex::new(std::io::stdout()));
+        let output: SharedOutput = if args.planes.contains(&Plane::Services) {
+            Arc::new(Mutex::new(std::io::stdout()))
+        } else {
+            Arc::new(Mutex::new(std::io::sink()))
+        };
         #[cfg(target_os = "linux")]
         let services = {
             let triggers = supply.as_ref().map(|supply| Arc::clone(&supply.triggers));
@@ -179,11 +251,18 @@ impl Agent {
         backend.setup().map_err(|error| {
             CommandError::failed(format!("the backend {backend_name} cannot run: {error}"))
         })?;
-        let feeder = Feeder::start(view, backend.sink(), Arc::clone(&monitor))?;
+        let feeder = Feeder::start(view.clone(), backend.sink(), Arc::clone(&monitor))?;
         tracing::info!(node, source = %spec, backend = backend_name, "the agent runs");
         let spec = spec.clone();
         Ok(Self {
             backend: backend_name,
+            #[cfg(unix)]
+            ingress: None,
+            #[cfg(unix)]
+            handover: None,
+            taken_by: None,
+            view,
+            node,
             once,
             feeder,
             api,
@@ -197,14 +276,53 @@ impl Agent {
         })
     }
 
+    /// Starts the ingress plane on these sockets.
+    #[cfg(unix)]
+    async fn start_ingress(
+        &mut self,
+        args: &RunArgs,
+        sockets: Sockets,
+        state_dir: &StateDir,
+    ) -> Result<(), CommandError> {
+        let told = match &self.spec {
+            SourceSpec::Kube(kubeconfig) => {
+                let client = telaio_source::kube::client(kubeconfig.clone()).await;
+                let client = client.map_err(|error| CommandError::BadInput(error.into()))?;
+                Told::start(client, args.ingress.status_settings(&self.node))
+            }
+            SourceSpec::Dir(_) | SourceSpec::Brain(_) => Told::default(),
+        };
+        let options = PlaneOptions {
+            worker: args.ingress.worker_settings(&self.spec, &args.log, state_dir.path())?,
+            own_process: args.ingress.own_process(),
+            origin: self.view.clone(),
+            node: self.node.as_str().into(),
+            told,
+        };
+        let plane = IngressPlane::start(options, sockets)?;
+        self.monitor.set_ingress(Arc::clone(plane.state()));
+        self.handover = Some(Handover::listen(state_dir.path(), Arc::clone(plane.sockets()))?);
+        self.ingress = Some(plane);
+        Ok(())
+    }
+
     async fn work(
         &mut self,
         requests: &mut Requests,
         settings: &mut Settings,
         logging: &Logging,
     ) -> Result<(), CommandError> {
+        #[cfg(unix)]
+        let mut handover = self.handover.take();
+        #[cfg(not(unix))]
+        let mut handover = None;
         loop {
             tokio::select! {
+                link = taken_over(&mut handover) => {
+                    tracing::info!("another agent took over; ending when the requests that run have");
+                    self.taken_by = Some(link);
+                    return Ok(());
+                }
                 request = requests.next() => match request {
                     Request::End(why) => {
                         tracing::info!(why, "ending; what is programmed stays");
@@ -297,6 +415,21 @@ fn start_services(
         triggers,
     };
     Services::start(backend, settings, monitor).map(Arc::new).map(Some)
+}
+
+/// The link to who took the ingress over. Without an ingress, never. Cancel-safe.
+#[cfg(unix)]
+async fn taken_over(handover: &mut Option<Handover>) -> UnixStream {
+    match handover {
+        Some(handover) => handover.taken().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// There is no ingress to take over here.
+#[cfg(not(unix))]
+async fn taken_over(_: &mut Option<()>) -> () {
+    std::future::pending().await
 }
 
 /// Ends when `--once` has waited for long enough, which it tells. Without `--once`, never.
