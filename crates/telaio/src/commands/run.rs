@@ -299,7 +299,7 @@ impl Agent {
             node: self.node.as_str().into(),
             told,
         };
-        let plane = IngressPlane::start(options, sockets)?;
+        let plane = IngressPlane::start(options, sockets);
         self.monitor.set_ingress(Arc::clone(plane.state()));
         self.handover = Some(Handover::listen(state_dir.path(), Arc::clone(plane.sockets()))?);
         self.ingress = Some(plane);

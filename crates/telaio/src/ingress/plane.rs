@@ -92,7 +92,7 @@ pub(crate) struct IngressPlane {
 
 impl IngressPlane {
     /// Starts it. Must be called within the runtime.
-    pub(crate) fn start(options: PlaneOptions, sockets: Sockets) -> Result<Self> {
+    pub(crate) fn start(options: PlaneOptions, sockets: Sockets) -> Self {
         let state = Arc::new(IngressState::default());
         let sockets = Arc::new(sockets);
         let address = |list: &[std::net::TcpListener]| {
@@ -108,7 +108,7 @@ impl IngressPlane {
         let keeper =
             Keeper { options, state: Arc::clone(&state), sockets: Arc::clone(&sockets), stopped };
         let task = tokio::spawn(keeper.run());
-        Ok(Self { state, sockets, stop, task })
+        Self { state, sockets, stop, task }
     }
 
     /// How it is.
@@ -153,10 +153,10 @@ impl Keeper {
             }
             match outcome {
                 Ok(how) => {
-                    tracing::error!(how, ?pause, "the ingress worker ended; starting another")
+                    tracing::error!(how, ?pause, "the ingress worker ended; starting another");
                 }
                 Err(error) => {
-                    tracing::error!(%error, ?pause, "the ingress worker failed; trying again")
+                    tracing::error!(%error, ?pause, "the ingress worker failed; trying again");
                 }
             }
             let mut stopped = self.stopped.clone();

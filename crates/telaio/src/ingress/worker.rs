@@ -171,7 +171,7 @@ async fn serve(
         }
     });
     // Ends with the link, or when it says stop.
-    drop(listener.start_listening(LinkView { input }).await);
+    let _ = listener.start_listening(LinkView { input }).await;
     processing.abort();
     if let Ok(Some(server)) = starting.await {
         tracing::info!(connections = server.connections(), "requests that run may end");

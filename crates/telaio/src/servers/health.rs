@@ -61,18 +61,16 @@ async fn livez(State(monitor): State<Arc<Monitor>>) -> Response {
 /// Whether clients may be sent here: all of `/healthz`, and the first routes of an ingress are loaded.
 async fn ready(State(monitor): State<Arc<Monitor>>) -> Response {
     let health = monitor.health();
-    #[derive(Serialize)]
-    struct Ready {
-        ready: bool,
-        synced: bool,
-        ingress_ready: bool,
-        node_leaving: bool,
-    }
     let ingress_ready = monitor.ingress_ready();
     let ready = health.is_healthy() && ingress_ready;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let (synced, node_leaving) = (health.synced, health.node_leaving);
-    super::json(status, &Ready { ready, synced, ingress_ready, node_leaving })
+    let answer = serde_json::json!({
+        "ready": ready,
+        "synced": health.synced,
+        "ingress_ready": ingress_ready,
+        "node_leaving": health.node_leaving,
+    });
+    super::json(status, &answer)
 }
 
 fn answer(
