@@ -228,7 +228,11 @@ impl StatusWriter {
     async fn look_at_published(&mut self) -> Result<(), RestError> {
         let due = self.published_at.is_none_or(|at| at.elapsed() >= PUBLISHED_PERIOD);
         let now = match &self.settings.publish_service {
-            None => Some(Published::of_nodes(&self.handle.shared.lock().nodes)),
+            // No node is no news: what is written stays until there is something better to say.
+            None => {
+                let published = Published::of_nodes(&self.handle.shared.lock().nodes);
+                Some(published).filter(|it| *it != Published::default())
+            }
             Some(_) if !due => return Ok(()),
             Some(key) => {
                 self.published_at = Some(Instant::now());

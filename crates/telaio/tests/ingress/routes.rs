@@ -103,13 +103,16 @@ fn a_certificate_of_a_secret_is_shown_and_another_replaces_it() {
     let one = Echo::start("one");
     let manifests = Manifests::empty();
     let secret = |name: &str| {
-        let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["a.example.com".to_owned()]).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let certificate = params.self_signed(&key).unwrap();
         let indent = |text: String| format!("    {}\n", text.trim().replace('\n', "\n    "));
         format!(
             "apiVersion: v1\nkind: Secret\nmetadata: {{name: cert, namespace: shop}}\n\
              type: kubernetes.io/tls\nstringData:\n  tls.crt: |\n{}  tls.key: |\n{}---\n",
-            indent(made.cert.pem()),
-            indent(made.signing_key.serialize_pem())
+            indent(certificate.pem()),
+            indent(key.serialize_pem())
         )
     };
     let web = ingress("a", "a.example.com", "/", "one", "")
@@ -134,8 +137,9 @@ fn a_certificate_of_a_secret_is_shown_and_another_replaces_it() {
         }
     };
     until("\"backend\":\"one\"");
-    let subject = "issuer: CN=rcgen self signed cert";
-    until(subject);
+    until("CN=first.example.com");
+    plane.manifests.write("cert.yaml", &secret("second.example.com"));
+    until("CN=second.example.com");
     // HTTP is redirected where there is TLS.
     assert_eq!(ask(plane.http, "a.example.com", "/").status, 308);
 }
