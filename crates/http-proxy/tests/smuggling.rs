@@ -134,7 +134,12 @@ async fn an_upgrade_that_the_backend_does_not_grant_stays_http() {
     let answer = support::read_response(&mut client).await;
     assert!(answer.ends_with("hello"), "{answer}");
     // What follows is a request, and is judged as one.
-    client.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx").await.expect("write");
+    client
+        .write_all(
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+        )
+        .await
+        .expect("write");
     assert_eq!(status(&support::read_all(&mut client).await), 400);
     assert_eq!(backend.seen().len(), 1);
 }

@@ -40,7 +40,8 @@ impl Backend {
         let connections: Arc<AtomicUsize> = Arc::default();
         let running: Arc<Mutex<Vec<tokio::task::AbortHandle>>> = Arc::default();
         let accepting = tokio::spawn({
-            let (requests, connections, running) = (requests.clone(), connections.clone(), running.clone());
+            let (requests, connections, running) =
+                (requests.clone(), connections.clone(), running.clone());
             async move {
                 while let Ok((stream, _)) = listener.accept().await {
                     connections.fetch_add(1, Ordering::Relaxed);
@@ -90,14 +91,19 @@ async fn read_request(stream: &mut TcpStream, rest: &mut Vec<u8>) -> Option<(Str
     if head.contains("/early") {
         return Some((head, String::new()));
     }
-    let length = lower.split("content-length: ").nth(1).and_then(|text| {
-        text.split("\r\n").next().and_then(|digits| digits.parse::<usize>().ok())
-    });
+    let length = lower
+        .split("content-length: ")
+        .nth(1)
+        .and_then(|text| text.split("\r\n").next().and_then(|digits| digits.parse::<usize>().ok()));
     let done = |rest: &[u8]| match length {
         Some(length) => (rest.len() >= length).then_some(length),
         None if lower.contains("transfer-encoding: chunked") => {
             let text = String::from_utf8_lossy(rest).into_owned();
-            let last = if text.starts_with("0\r\n") { Some(0) } else { text.find("\r\n0\r\n").map(|at| at + 2) };
+            let last = if text.starts_with("0\r\n") {
+                Some(0)
+            } else {
+                text.find("\r\n0\r\n").map(|at| at + 2)
+            };
             last.and_then(|at| text[at..].find("\r\n\r\n").map(|end| at + end + 4))
         }
         None => Some(0),
@@ -122,7 +128,8 @@ async fn serve(mut stream: TcpStream, requests: Arc<Mutex<Vec<String>>>) {
         let target = head.split(' ').nth(1).unwrap_or("/").to_owned();
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
         let number: usize = query.parse().unwrap_or(0);
-        let fixed = |body: &str| format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let fixed =
+            |body: &str| format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         let answer = match path {
             "/head" => fixed(&format!("{head}{body}")),
             "/chunked" => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n\
@@ -205,12 +212,14 @@ impl Proxy {
         let endpoints = backends.iter().map(|backend| Endpoint::at(backend.address)).collect();
         proxy.apply(&TableChange {
             routes: [("r".into(), Some(route("r", HostMatch::Any, policy)))].into(),
-            backends: [(BackendId::new(BACKEND), Some(BackendSpec::new(BACKEND, endpoints)))].into(),
+            backends: [(BackendId::new(BACKEND), Some(BackendSpec::new(BACKEND, endpoints)))]
+                .into(),
             ..TableChange::default()
         });
         let sockets = listen("127.0.0.1:0".parse().expect("an address"), 2).expect("listen");
         let address = sockets[0].local_addr().expect("address");
-        let server = Server::start(&proxy, vec![Listener { sockets, handler: None }], 2).expect("start");
+        let server =
+            Server::start(&proxy, vec![Listener { sockets, handler: None }], 2).expect("start");
         Self { proxy, address, server }
     }
 
@@ -227,9 +236,13 @@ impl Proxy {
 
     /// A GET on a connection of its own: status and body.
     pub(crate) async fn get(&self, target: &str) -> (u16, String) {
-        let request = format!("GET {target} HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n");
+        let request =
+            format!("GET {target} HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n");
         let answer = self.raw(request).await;
-        (status(&answer), answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+        (
+            status(&answer),
+            answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default(),
+        )
     }
 }
 
