@@ -12,7 +12,7 @@ use crate::error::ErrorKind;
 use crate::head::{Known, RequestHead, ResponseHead, Scheme, cookie};
 use crate::reply::Reply;
 use crate::router::Compiled;
-use crate::table::{Action, Balance, HashKey, HeaderEdit, Redirect, TlsRedirect};
+use crate::table::{Action, Balance, HashKey, HeaderEdit, Redirect, TlsRedirect, UpstreamProtocol};
 use crate::upstream::Upstream;
 
 /// A request's way to a backend.
@@ -219,6 +219,19 @@ impl Forwarding {
         {
             response.headers.push_known(Known::SetCookie, set_cookie(sticky, peer.cookie()));
         }
+    }
+
+    /// Whether bodies must be streams that somebody looks into, rather than bytes passed on.
+    pub fn needs_streams(&self) -> bool {
+        let policy = &self.route.route.policy;
+        policy.cache.is_some()
+            || policy.compress.enabled
+            || policy.mirror.is_some()
+            || policy.error_backend.is_some()
+            || matches!(
+                self.upstream.settings().protocol,
+                UpstreamProtocol::H2c | UpstreamProtocol::HttpsH2(_)
+            )
     }
 
     /// Whether a try may be made again.
