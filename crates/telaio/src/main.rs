@@ -14,6 +14,8 @@ mod exit;
 mod feeder;
 mod file_limit;
 mod http_get;
+#[cfg(unix)]
+mod ingress;
 mod kube_proxy_config;
 mod logging;
 mod manual;
@@ -79,6 +81,12 @@ fn run(cli: &Cli, settings: Settings) -> Result<(), CommandError> {
             commands::service(args)
         }
         Command::Demo(args) => commands::demo(args, &mut out),
+        Command::Migrate(args) => commands::migrate(args, &mut out),
+        #[cfg(unix)]
+        Command::IngressWorker => {
+            drop(out);
+            ingress::worker()
+        }
         Command::Completions { shell } => {
             manual::print_completions(*shell, &mut out);
             Ok(())
