@@ -29,6 +29,7 @@
 //! [`RequestHead`]: head::RequestHead
 
 pub mod balance;
+pub mod body;
 mod clock;
 pub mod error;
 pub mod filter;

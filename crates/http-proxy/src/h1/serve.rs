@@ -15,10 +15,11 @@ use super::timer::{Timer, after};
 use super::tunnel;
 use super::write::{self, ResponseForm};
 use crate::balance::peer::Flight;
-use crate::balance::{Peer, Pick};
 use crate::clock;
-use crate::error::{ErrorKind, ProxyError, RetryHint, Side};
+use crate::error::{ErrorKind, ProxyError, Side};
 use crate::head::{ClientInfo, RequestHead, ResponseHead, Scheme};
+use crate::proxy::attempts::Attempts;
+use crate::proxy::forward::is_gateway_error;
 use crate::proxy::{Decision, Forwarding, HttpProxy, Outcome};
 use crate::reply::Reply;
 use crate::table::RetryOn;
@@ -227,7 +228,7 @@ impl<S: Io> Connection<S> {
             }
             Decision::Reply(reply) => {
                 let stays = self.reply(&exchange.request, framing, reply.clone()).await;
-                let outcome = Outcome { status: reply.head.status, ..blank(begun) };
+                let outcome = Outcome { status: reply.head.status, ..Outcome::new(begun) };
                 self.proxy.observe(&exchange.request, &outcome);
                 stays
             }
@@ -241,7 +242,7 @@ impl<S: Io> Connection<S> {
     }
 
     fn observe_error(&self, request: &RequestHead, kind: ErrorKind, begun: Instant) {
-        let outcome = Outcome { status: kind.status(), error: Some(kind), ..blank(begun) };
+        let outcome = Outcome { status: kind.status(), error: Some(kind), ..Outcome::new(begun) };
         self.proxy.observe(request, &outcome);
     }
 
@@ -385,13 +386,9 @@ impl<S: Io> Connection<S> {
         state: &mut Attempts<'_>,
     ) -> Attempt {
         let upstream = &forwarding.upstream;
-        let pick =
-            Pick { key: forwarding.key, sticky: forwarding.sticky.as_deref(), tried: &state.tried };
-        let Some(peer) = upstream.balancer.select_backend(&pick) else {
+        let Some(peer) = state.select() else {
             return Attempt::failed(ErrorKind::NoEndpoint.into());
         };
-        state.tries += 1;
-        state.peer = Some(peer.clone());
         let policy = &forwarding.route.route.policy;
         let flight = Flight::begin(peer.clone(), clock::nanos(Instant::now()));
         let connection = match upstream.reuse(&peer) {
@@ -443,7 +440,7 @@ impl<S: Io> Connection<S> {
         state.response_begun = begun;
         match end {
             Ok(End::Done { client_stays, upstream_stays }) => {
-                state.report(&peer, is_gateway_error(exchange.response.status));
+                state.report(&peer, is_gateway_error(&exchange.response));
                 if upstream_stays {
                     connection.keep(&peer, Instant::now());
                 }
@@ -467,24 +464,11 @@ impl<S: Io> Connection<S> {
                 Attempt::Failed { error, repeatable }
             }
             Err(error) => {
-                if error.side() == Side::Upstream {
-                    // A kept connection that closes just then says nothing about the endpoint.
-                    let stale = connection.reused && error.kind == ErrorKind::UpstreamClosed;
-                    if stale {
-                        state.stale_again();
-                    } else {
-                        state.report(&peer, true);
-                    }
-                }
+                state.failed(&peer, &error, connection.reused);
                 Attempt::Failed { error, repeatable }
             }
         }
     }
-}
-
-/// Whether a status says that the endpoint cannot serve, rather than that the request is bad.
-fn is_gateway_error(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 502..=504)
 }
 
 async fn upgrade<A: Io, B>(
@@ -515,122 +499,6 @@ enum Attempt {
 impl Attempt {
     fn failed(error: ProxyError) -> Self {
         Self::Failed { error, repeatable: false }
-    }
-}
-
-/// What the tries of one request have in common.
-struct Attempts<'a> {
-    forwarding: &'a Forwarding,
-    begun: Instant,
-    tries: u32,
-    tried: Vec<Arc<Peer>>,
-    peer: Option<Arc<Peer>>,
-    stale: u32,
-    answered: Option<Instant>,
-    body_bytes: u64,
-    response_begun: bool,
-}
-
-/// How often a kept connection may turn out to be closed before that counts as a try.
-const STALE_MAX: u32 = 8;
-
-impl<'a> Attempts<'a> {
-    fn new(forwarding: &'a Forwarding, begun: Instant) -> Self {
-        Self {
-            forwarding,
-            begun,
-            tries: 0,
-            tried: Vec::new(),
-            peer: None,
-            stale: 0,
-            answered: None,
-            body_bytes: 0,
-            response_begun: false,
-        }
-    }
-
-    /// The statuses to try again on, as long as there are tries left.
-    fn retry_statuses(&self) -> Option<RetryOn> {
-        let retry = &self.forwarding.route.route.policy.retry;
-        (self.tries < u32::from(retry.tries)).then_some(retry.on)
-    }
-
-    fn report(&self, peer: &Peer, failed: bool) {
-        let upstream = &self.forwarding.upstream;
-        if failed {
-            let now = clock::nanos(Instant::now());
-            upstream.balancer.report(peer, true, &upstream.settings().outlier, now);
-        } else {
-            upstream.balancer.succeeded(peer);
-        }
-    }
-
-    /// A kept connection was closed: the endpoint has not been tried yet.
-    fn stale_again(&mut self) {
-        if self.stale < STALE_MAX {
-            self.stale += 1;
-            self.tries -= 1;
-            self.peer = None;
-        }
-    }
-
-    /// Whether the request may be sent once more after this failure, by safety, policy and budget.
-    fn may_try_again(&mut self, method: &Method, error: &ProxyError) -> bool {
-        let retry = &self.forwarding.route.route.policy.retry;
-        let safe = match error.retry {
-            RetryHint::Never => false,
-            RetryHint::Unsent => true,
-            RetryHint::Idempotent => self.forwarding.may_repeat(method),
-        };
-        let wanted = match error.kind {
-            ErrorKind::ConnectTimeout | ErrorKind::UpstreamTimeout => retry.on.timeout,
-            ErrorKind::Connect | ErrorKind::UpstreamClosed => retry.on.connection,
-            ErrorKind::BadResponse(_) => true,
-            _ => false,
-        };
-        let in_time = retry.within.is_none_or(|within| self.begun.elapsed() < within);
-        if !(safe && wanted && in_time && self.tries < u32::from(retry.tries)) {
-            return false;
-        }
-        let Some(peer) = self.peer.take() else {
-            // Only a stale connection: the same endpoint again, at no cost.
-            return true;
-        };
-        self.tried.push(peer);
-        self.forwarding.upstream.budget.withdraw(clock::nanos(Instant::now()))
-    }
-
-    fn observe(
-        &self,
-        proxy: &HttpProxy,
-        request: &RequestHead,
-        status: StatusCode,
-        error: Option<ErrorKind>,
-    ) {
-        let outcome = Outcome {
-            route: Some(&self.forwarding.route),
-            endpoint: self.peer.as_ref().map(|peer| peer.address()),
-            tries: self.tries,
-            upstream: self.answered.map(|at| at.saturating_duration_since(self.begun)),
-            body_bytes: self.body_bytes,
-            status,
-            error,
-            ..blank(self.begun)
-        };
-        proxy.observe(request, &outcome);
-    }
-}
-
-fn blank(begun: Instant) -> Outcome<'static> {
-    Outcome {
-        status: StatusCode::OK,
-        route: None,
-        endpoint: None,
-        tries: 0,
-        duration: begun.elapsed(),
-        upstream: None,
-        body_bytes: 0,
-        error: None,
     }
 }
 
