@@ -34,6 +34,7 @@ mod clock;
 pub mod error;
 pub mod filter;
 pub mod h1;
+pub mod h2;
 pub mod head;
 pub mod proxy;
 pub mod proxy_protocol;
