@@ -23,6 +23,7 @@
 //! [`RouteTable`]: table::RouteTable
 //! [`RequestHead`]: head::RequestHead
 
+pub mod cache;
 pub mod error;
 pub mod head;
 pub mod reply;

@@ -136,7 +136,8 @@ impl Headers {
 
     /// The value of the first field of that name, whatever the case.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        self.get_all(name).next()
+        let of_name = |entry: &&Entry| self.name_bytes(entry).eq_ignore_ascii_case(name.as_bytes());
+        self.entries.iter().find(of_name).map(|entry| self.field(entry).value)
     }
 
     /// As [`get`](Self::get), if it is text.
@@ -145,7 +146,7 @@ impl Headers {
     }
 
     /// The values of all fields of that name.
-    pub fn get_all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> + use<'a, '_> {
+    pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.entries
             .iter()
             .filter(move |entry| self.name_bytes(entry).eq_ignore_ascii_case(name.as_bytes()))
