@@ -314,7 +314,8 @@ impl Fetch {
             body: BytesMut::new(),
             expected,
             bytes_max,
-            failed: false,
+            closed: false,
+            kept: false,
             leader: self.plan.leader.take(),
         })
     }
@@ -389,7 +390,9 @@ pub struct Writer {
     /// How long the body is said to be.
     expected: Option<u64>,
     bytes_max: u64,
-    failed: bool,
+    /// Nothing more is taken.
+    closed: bool,
+    kept: bool,
     leader: Option<Leader>,
 }
 
@@ -405,7 +408,10 @@ impl std::fmt::Debug for Writer {
 impl Writer {
     /// The next bytes of the body.
     pub fn push(&mut self, chunk: &[u8]) {
-        if self.failed {
+        if self.closed {
+            if self.kept && !chunk.is_empty() {
+                self.take_back();
+            }
             return;
         }
         let length = (self.body.len() + chunk.len()) as u64;
@@ -421,6 +427,10 @@ impl Writer {
                 self.body.reserve(usize::try_from(whole).unwrap_or(0));
             }
             self.body.extend_from_slice(chunk);
+            if self.expected == Some(length) {
+                // Whoever gets the last byte may ask again at once.
+                self.keep(self.head.freshness.received());
+            }
             return;
         }
         self.release(length);
@@ -429,33 +439,50 @@ impl Writer {
 
     /// Gives up: the response is not kept, and nobody need wait for it.
     fn fail(&mut self) {
-        self.failed = true;
+        self.closed = true;
         self.body = BytesMut::new();
         if let Some(leader) = self.leader.take() {
             leader.found_barren(self.head.freshness.received());
         }
     }
 
+    /// More came than was told of: what was kept is not to be trusted.
+    fn take_back(&mut self) {
+        self.kept = false;
+        self.cache.shared.index.remove(self.key.uri());
+    }
+
     fn release(&self, bytes: u64) {
         self.cache.shared.writing_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// The body has ended as it should; whether the response is kept.
+    /// The body has ended as it should; whether the response is kept. To be called before the end is
+    /// told to the client, which may ask again at once.
     pub fn finish(mut self, now: Moment) -> bool {
-        let length = self.body.len() as u64;
-        let whole = self.expected.is_none_or(|expected| expected == length);
-        if self.failed || !whole || self.epoch != self.cache.shared.index.epoch(self.key.uri()) {
-            return false;
+        if self.expected.is_none_or(|expected| expected == 0) {
+            self.keep(now);
+        }
+        self.kept
+    }
+
+    /// Keeps what has come, which is all of it.
+    fn keep(&mut self, now: Moment) {
+        let outdated = self.epoch != self.cache.shared.index.epoch(self.key.uri());
+        if self.closed || outdated {
+            return;
         }
         let body = std::mem::take(&mut self.body);
-        self.release(length);
+        self.release(body.len() as u64);
         // What a growing buffer has too much is given back.
         let spare = body.capacity() - body.len();
         let body =
             if spare > body.len() / 8 { Bytes::copy_from_slice(&body) } else { body.freeze() };
         let entry = CacheEntry::new(self.head.clone(), body);
         entry.touch(now);
-        self.cache.store(&self.key, entry)
+        self.kept = self.cache.store(&self.key, entry);
+        // A body that goes on is not the one that was told of.
+        self.closed = true;
+        self.leader = None;
     }
 }
 

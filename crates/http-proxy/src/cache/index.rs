@@ -32,8 +32,9 @@ const ENTRY_PART: u64 = 4;
 const SHARDS_MAX: usize = 32;
 /// Writers to URIs that fall to the same lock wait for each other.
 const LOCKS: usize = 64;
-/// Epochs are counted for groups of URIs, so that their number is bounded.
-const EPOCHS: usize = 1024;
+/// Epochs are counted for groups of URIs, so that their number is bounded. The more groups, the less
+/// often somebody else's change keeps a response out.
+const EPOCHS: usize = 1 << 16;
 
 /// All that is kept of one URI.
 #[derive(Debug, Default)]
