@@ -233,3 +233,11 @@ impl ResponseHead {
         Self { status, headers: Headers::new() }
     }
 }
+
+/// A cookie's value.
+pub fn cookie<'a>(headers: &'a Headers, name: &str) -> Option<&'a str> {
+    let fields =
+        headers.get_all_known(Known::Cookie).filter_map(|field| std::str::from_utf8(field).ok());
+    let mut pairs = fields.flat_map(|field| field.split(';'));
+    pairs.find_map(|pair| pair.trim().strip_prefix(name)?.strip_prefix('='))
+}

@@ -11,7 +11,12 @@
 //! - [`table`]: routes, backends and policies as plain values, and the immutable [`RouteTable`] that
 //!   requests are matched against;
 //! - [`error`]: what can go wrong, whose fault it is and whether to try again;
-//! - [`reply`]: answers that we give ourselves, among them the error pages.
+//! - [`reply`]: answers that we give ourselves, among them the error pages;
+//! - [`router`]: which route a request takes;
+//! - [`balance`], [`upstream`]: which endpoint, by which connection;
+//! - [`proxy`]: what happens to a request;
+//! - [`h1`]: HTTP/1.1 on both sides;
+//! - [`server`]: listeners and threads.
 //!
 //! What always holds:
 //! - A table is never changed, only replaced ([`arc_swap`]); a request keeps the one that it began
@@ -23,12 +28,23 @@
 //! [`RouteTable`]: table::RouteTable
 //! [`RequestHead`]: head::RequestHead
 
+pub mod balance;
 pub mod cache;
+mod clock;
 pub mod error;
+pub mod h1;
 pub mod head;
+pub mod proxy;
 pub mod reply;
+pub mod router;
+pub mod server;
 pub mod table;
+pub mod upstream;
 
+pub use balance::LoadBalancer;
 pub use error::{ErrorKind, ProxyError, Side};
 pub use head::{ClientInfo, Headers, Known, RequestHead, ResponseHead, Scheme};
+pub use proxy::{HttpProxy, ProxySettings};
 pub use reply::Reply;
+pub use router::Router;
+pub use upstream::Upstreams;

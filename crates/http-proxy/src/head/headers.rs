@@ -136,8 +136,10 @@ impl Headers {
 
     /// The value of the first field of that name, whatever the case.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        let of_name = |entry: &&Entry| self.name_bytes(entry).eq_ignore_ascii_case(name.as_bytes());
-        self.entries.iter().find(of_name).map(|entry| self.field(entry).value)
+        let mut entries = self.entries.iter();
+        let entry =
+            entries.find(|own| self.name_bytes(own).eq_ignore_ascii_case(name.as_bytes()))?;
+        Some(self.field(entry).value)
     }
 
     /// As [`get`](Self::get), if it is text.

@@ -1,0 +1,33 @@
+//! What holds for the whole proxy.
+
+use ipnet::IpNet;
+
+use crate::h1::parse::HeadLimits;
+use crate::h1::relay::ClientTimeouts;
+
+/// What holds for the whole proxy, whatever the route.
+#[derive(Debug, Clone)]
+pub struct ProxySettings {
+    /// Bounds of requests' heads.
+    pub limits: HeadLimits,
+    /// How long clients may take.
+    pub timeouts: ClientTimeouts,
+    /// Peers whose `X-Forwarded-*` are believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// What sticky cookies are made with: the same on all replicas.
+    pub cookie_secret: [u8; 32],
+    /// Connections of clients; more wait in the kernel.
+    pub connections_max: usize,
+}
+
+impl Default for ProxySettings {
+    fn default() -> Self {
+        Self {
+            limits: HeadLimits::default(),
+            timeouts: ClientTimeouts::default(),
+            trusted_proxies: Vec::new(),
+            cookie_secret: [0; 32],
+            connections_max: 65_536,
+        }
+    }
+}
