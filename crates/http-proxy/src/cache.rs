@@ -56,7 +56,7 @@ pub use collapse::Wait;
 pub use entry::CacheEntry;
 pub use fetch::{Answer, Fetch, Writer};
 pub use fields::Fields;
-pub use key::{Key, KeyError, KeyParts};
+pub use key::{Key, KeyError, KeyParts, Keyed};
 pub use lookup::{Asked, Lookup};
 pub use moment::Moment;
 pub use purge::{Purge, PurgeError};

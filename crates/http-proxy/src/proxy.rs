@@ -9,7 +9,7 @@ pub mod forward;
 pub mod observe;
 pub mod settings;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -18,6 +18,7 @@ pub use decide::{Decision, Forwarding};
 pub use observe::{Observer, Outcome};
 pub use settings::ProxySettings;
 
+use crate::cache::Cache;
 use crate::router::{RouteProblem, Router};
 use crate::table::TableChange;
 use crate::upstream::Upstreams;
@@ -31,6 +32,7 @@ pub struct HttpProxy {
     /// Held while the table is replaced, so that two changes do not lose one.
     change: Mutex<()>,
     observer: Option<Arc<dyn Observer>>,
+    cache: OnceLock<Cache>,
 }
 
 impl HttpProxy {
@@ -42,6 +44,7 @@ impl HttpProxy {
             router: ArcSwap::from_pointee(Router::new()),
             change: Mutex::new(()),
             observer: None,
+            cache: OnceLock::new(),
         }
     }
 
@@ -65,6 +68,11 @@ impl HttpProxy {
     /// The backends as they run.
     pub fn upstreams(&self) -> &Arc<Upstreams> {
         &self.upstreams
+    }
+
+    /// What is kept of responses. It takes memory only from the first request on that may use it.
+    pub fn cache(&self) -> &Cache {
+        self.cache.get_or_init(|| Cache::new(self.settings.cache.clone()))
     }
 
     /// Takes a change over. Requests that run keep the table that they began with; the next ones see

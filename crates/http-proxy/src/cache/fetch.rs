@@ -120,16 +120,14 @@ impl Fetch {
     pub(crate) fn past<F: Fields>(
         cache: Cache,
         asked: &Asked<'_, F>,
-        key: Option<Key>,
         why: Forwarded,
         now: Moment,
     ) -> Self {
         Self {
-            keeps: *asked.method == Method::POST && key.is_some(),
+            keeps: *asked.method == Method::POST && asked.key.is_some_and(|keyed| keyed.usable),
             method: asked.method.clone(),
             cache,
-            // What a method changes is changed, whatever else the request says.
-            key: key.or_else(|| Key::of_uri(&asked.key).ok()),
+            key: asked.key.map(|keyed| keyed.key.clone()),
             epoch: None,
             request: asked.headers.to_map(),
             policy: asked.policy.clone(),

@@ -82,6 +82,25 @@ pub struct KeyParts<'a> {
     pub backend: &'a str,
 }
 
+/// A request's key, and whether the cache may be asked by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keyed {
+    pub(crate) key: Key,
+    pub(crate) usable: bool,
+}
+
+impl Keyed {
+    /// The key of a request. One that may not be answered from the cache still has a URI, whose stored
+    /// responses it may outdate.
+    pub fn new(parts: &KeyParts<'_>, headers: &impl Fields) -> Result<Self, KeyError> {
+        match Key::new(parts, headers) {
+            Ok(key) => Ok(Self { key, usable: true }),
+            Err(KeyError::Overridden) => Ok(Self { key: Key::of_uri(parts)?, usable: false }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 impl Key {
     /// The key of a request.
     pub fn new(parts: &KeyParts<'_>, headers: &impl Fields) -> Result<Self, KeyError> {

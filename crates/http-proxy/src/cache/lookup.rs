@@ -13,7 +13,7 @@ use super::entry::CacheEntry;
 use super::fetch::{Fetch, FetchPlan};
 use super::fields::Fields;
 use super::index::Found;
-use super::key::{Key, KeyParts};
+use super::key::{Key, Keyed};
 use super::moment::Moment;
 use super::status::{CacheStatus, Forwarded};
 use super::{Cache, count};
@@ -25,8 +25,8 @@ use crate::table::CachePolicy;
 pub struct Asked<'a, F> {
     /// The method.
     pub method: &'a Method,
-    /// What it is found by.
-    pub key: KeyParts<'a>,
+    /// What it is found by; one without can neither be answered from the cache nor outdate anything.
+    pub key: Option<&'a Keyed>,
     /// Its fields, as the client sent them.
     pub headers: &'a F,
     /// Whether it has a body. One that has is never answered from the cache, as no key holds the body.
@@ -81,18 +81,12 @@ impl Cache {
     fn look<F: Fields>(&self, asked: &Asked<'_, F>, now: Moment, waited: bool) -> Lookup {
         let cached = *asked.method == Method::GET || *asked.method == Method::HEAD;
         let origin_only = asked.has_body || conditional::asks_the_origin(asked.headers);
-        let key = match Key::new(&asked.key, asked.headers) {
-            Ok(key) if cached && !origin_only => key,
-            key => {
+        let key = match asked.key {
+            Some(Keyed { key, usable: true }) if cached && !origin_only => key.clone(),
+            _ => {
                 count(&self.shared.counters.bypasses);
                 let why = if cached { Forwarded::Bypass } else { Forwarded::Method };
-                return Lookup::Fetch(Box::new(Fetch::past(
-                    self.clone(),
-                    asked,
-                    key.ok(),
-                    why,
-                    now,
-                )));
+                return Lookup::Fetch(Box::new(Fetch::past(self.clone(), asked, why, now)));
             }
         };
         let directives = RequestDirectives::of(asked.headers);

@@ -54,6 +54,18 @@ impl Request {
         self
     }
 
+    fn keyed(&self) -> Keyed {
+        let parts = KeyParts {
+            scheme: self.scheme,
+            authority: &self.authority,
+            path: &self.path,
+            query: self.query.as_deref(),
+            route: &self.route,
+            backend: &self.backend,
+        };
+        Keyed::new(&parts, &self.headers).unwrap()
+    }
+
     fn method(mut self, method: &str) -> Self {
         self.method = Method::from_bytes(method.as_bytes()).unwrap();
         self
@@ -134,20 +146,13 @@ impl Bench {
     }
 
     fn lookup(&self, request: &Request) -> Lookup {
-        self.cache.lookup(&self.asked(request), self.now)
+        self.cache.lookup(&self.asked(request, &request.keyed()), self.now)
     }
 
-    fn asked<'a>(&'a self, request: &'a Request) -> Asked<'a, Headers> {
+    fn asked<'a>(&'a self, request: &'a Request, keyed: &'a Keyed) -> Asked<'a, Headers> {
         Asked {
             method: &request.method,
-            key: KeyParts {
-                scheme: request.scheme,
-                authority: &request.authority,
-                path: &request.path,
-                query: request.query.as_deref(),
-                route: &request.route,
-                backend: &request.backend,
-            },
+            key: Some(keyed),
             headers: &request.headers,
             has_body: request.has_body,
             policy: &self.policy,

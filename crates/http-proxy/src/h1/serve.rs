@@ -16,6 +16,7 @@ use super::tunnel;
 use super::write::{self, ResponseForm};
 use crate::balance::peer::Flight;
 use crate::balance::{Peer, Pick};
+use crate::cache::{Answer, Fetch, Moment, Writer};
 use crate::clock;
 use crate::error::{ErrorKind, ProxyError, RetryHint, Side};
 use crate::head::{ClientInfo, RequestHead, ResponseHead, Scheme};
@@ -37,14 +38,14 @@ thread_local! {
     static SPARES: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
 }
 
-fn take_exchange(client: &ClientInfo, scheme: Scheme) -> Box<Exchange> {
+pub(super) fn take_exchange(client: &ClientInfo, scheme: Scheme) -> Box<Exchange> {
     let mut exchange = SPARES.with_borrow_mut(Vec::pop).unwrap_or_default();
     exchange.request.client.clone_from(client);
     exchange.request.scheme = scheme;
     exchange
 }
 
-fn give_back(mut exchange: Box<Exchange>) {
+pub(super) fn give_back(mut exchange: Box<Exchange>) {
     let large = exchange.to_client.capacity()
         + exchange.to_upstream.capacity()
         + exchange.request.headers.byte_count();
@@ -79,16 +80,18 @@ pub async fn serve<S: Io>(
         // The first request of a connection is expected as soon as a head.
         timer: Timer::new(after(now, timeouts.head)),
     };
-    let mut connection = Connection { proxy, client, info, scheme, stop };
+    let mut connection = Connection { proxy, client, info, scheme, stop, quiet: false };
     while connection.serve_one().await {}
 }
 
-struct Connection<S> {
-    proxy: Arc<HttpProxy>,
-    client: Client<S>,
-    info: ClientInfo,
-    scheme: Scheme,
-    stop: Stop,
+pub(super) struct Connection<S> {
+    pub(super) proxy: Arc<HttpProxy>,
+    pub(super) client: Client<S>,
+    pub(super) info: ClientInfo,
+    pub(super) scheme: Scheme,
+    pub(super) stop: Stop,
+    /// Whether nobody is told of its requests, which no client made.
+    pub(super) quiet: bool,
 }
 
 /// What waiting for a head came to.
@@ -222,14 +225,28 @@ impl<S: Io> Connection<S> {
             _ => None,
         };
         match self.proxy.decide(&mut exchange.request, length) {
+            Decision::Forward(forwarding) if forwarding.route.route.policy.cache.is_some() => {
+                match Box::pin(self.ask_cache(exchange, framing, &forwarding)).await {
+                    Ok(reply) => {
+                        let route = Some(&*forwarding.route);
+                        self.reply_and_tell(
+                            exchange,
+                            framing,
+                            reply,
+                            Outcome { route, ..blank(begun) },
+                        )
+                        .await
+                    }
+                    Err(fetch) => {
+                        self.forward(exchange, framing, &forwarding, Some(fetch), begun).await
+                    }
+                }
+            }
             Decision::Forward(forwarding) => {
-                self.forward(exchange, framing, &forwarding, begun).await
+                self.forward(exchange, framing, &forwarding, None, begun).await
             }
             Decision::Reply(reply) => {
-                let stays = self.reply(&exchange.request, framing, reply.clone()).await;
-                let outcome = Outcome { status: reply.head.status, ..blank(begun) };
-                self.proxy.observe(&exchange.request, &outcome);
-                stays
+                self.reply_and_tell(exchange, framing, reply, blank(begun)).await
             }
             Decision::Refuse(kind) => {
                 let reply = Reply::error(kind, Some(&exchange.request));
@@ -238,6 +255,21 @@ impl<S: Io> Connection<S> {
                 stays
             }
         }
+    }
+
+    /// Answers by ourselves, and tells of it; whether another request may follow.
+    async fn reply_and_tell(
+        &mut self,
+        exchange: &Exchange,
+        framing: RequestFraming,
+        reply: Reply,
+        outcome: Outcome<'_>,
+    ) -> bool {
+        let outcome =
+            Outcome { status: reply.head.status, body_bytes: reply.body.len() as u64, ..outcome };
+        let stays = self.reply(&exchange.request, framing, reply).await;
+        self.proxy.observe(&exchange.request, &outcome);
+        stays
     }
 
     fn observe_error(&self, request: &RequestHead, kind: ErrorKind, begun: Instant) {
@@ -328,22 +360,31 @@ impl<S: Io> Connection<S> {
     }
 
     /// Brings a request to an endpoint and the response back, in as many tries as it may take.
-    async fn forward(
+    pub(super) async fn forward(
         &mut self,
         exchange: &mut Exchange,
         framing: RequestFraming,
         forwarding: &Forwarding,
+        fetch: Option<Box<Fetch>>,
         begun: Instant,
     ) -> bool {
         let policy = forwarding.route.route.policy.clone();
         let overall = policy.timeouts.request.map(|time| after(begun, time));
         forwarding.upstream.budget.deposit();
         let mut state = Attempts::new(forwarding, begun);
+        state.quiet = self.quiet;
+        state.fetch = fetch;
         let outcome = loop {
             let mark = self.client.buffer.mark();
             let tried = self.attempt(exchange, framing, forwarding, overall, &mut state).await;
             match tried {
                 Attempt::Done { stays } => break Ok(stays),
+                Attempt::Replaced(reply) => {
+                    let mut reply = *reply;
+                    forwarding.edit_stored(&mut reply.head);
+                    state.observe(&self.proxy, &exchange.request, reply.head.status, None);
+                    return self.reply(&exchange.request, framing, reply).await;
+                }
                 Attempt::Failed { error, repeatable } => {
                     if !(repeatable && state.may_try_again(&exchange.request.method, &error)) {
                         break Err((error, state.response_begun));
@@ -366,6 +407,12 @@ impl<S: Io> Connection<S> {
         let (error, response_begun) = outcome;
         if response_begun || error.kind == ErrorKind::ClientGone {
             return false;
+        }
+        // What the cache has left is better than nothing.
+        let stale = state.fetch.as_ref().and_then(|fetch| fetch.failed(Moment::now()));
+        if let Some(mut reply) = stale.filter(|_| error.side() != Side::Client) {
+            forwarding.edit_stored(&mut reply.head);
+            return self.reply(&exchange.request, framing, reply).await;
         }
         let reply = Reply::error(error.kind, Some(&exchange.request));
         if error.side() == Side::Client {
@@ -421,6 +468,9 @@ impl<S: Io> Connection<S> {
             flight: &flight,
             retry_on: state.retry_statuses(),
             answered: None,
+            fetch: &mut state.fetch,
+            writer: None,
+            instead: None,
         };
         let mut relay = Relay::new(
             &mut self.client,
@@ -438,7 +488,8 @@ impl<S: Io> Connection<S> {
         let begun = relay.begun;
         let rest = std::mem::take(&mut relay.from_upstream);
         drop(relay);
-        state.answered = respond.answered;
+        let (answered, instead) = (respond.answered, respond.instead);
+        state.answered = answered;
         state.body_bytes = body_bytes;
         state.response_begun = begun;
         match end {
@@ -455,6 +506,14 @@ impl<S: Io> Connection<S> {
                 let head = std::mem::take(&mut exchange.to_client);
                 Box::pin(upgrade(&mut self.client.io, stream, &head, rest, idle)).await;
                 Attempt::Done { stays: false }
+            }
+            Ok(End::Replaced { upstream_stays }) => {
+                state.report(&peer, is_gateway_error(exchange.response.status));
+                if upstream_stays {
+                    connection.keep(&peer, Instant::now());
+                }
+                let missing = || Attempt::failed(ErrorKind::Internal("nothing instead").into());
+                instead.map_or_else(missing, |reply| Attempt::Replaced(Box::new(reply)))
             }
             Ok(End::Refused { upstream_stays }) => {
                 state.report(&peer, true);
@@ -508,8 +567,15 @@ async fn upgrade<A: Io, B>(
 
 /// How one try went.
 enum Attempt {
-    Done { stays: bool },
-    Failed { error: ProxyError, repeatable: bool },
+    Done {
+        stays: bool,
+    },
+    /// The client gets this instead of the response.
+    Replaced(Box<Reply>),
+    Failed {
+        error: ProxyError,
+        repeatable: bool,
+    },
 }
 
 impl Attempt {
@@ -529,6 +595,9 @@ struct Attempts<'a> {
     answered: Option<Instant>,
     body_bytes: u64,
     response_begun: bool,
+    quiet: bool,
+    /// What the cache makes of the response.
+    fetch: Option<Box<Fetch>>,
 }
 
 /// How often a kept connection may turn out to be closed before that counts as a try.
@@ -546,6 +615,8 @@ impl<'a> Attempts<'a> {
             answered: None,
             body_bytes: 0,
             response_begun: false,
+            quiet: false,
+            fetch: None,
         }
     }
 
@@ -607,6 +678,9 @@ impl<'a> Attempts<'a> {
         status: StatusCode,
         error: Option<ErrorKind>,
     ) {
+        if self.quiet {
+            return;
+        }
         let outcome = Outcome {
             route: Some(&self.forwarding.route),
             endpoint: self.peer.as_ref().map(|peer| peer.address()),
@@ -640,6 +714,12 @@ struct Responding<'a> {
     flight: &'a Flight,
     retry_on: Option<RetryOn>,
     answered: Option<Instant>,
+    /// Asks the cache what to make of the response.
+    fetch: &'a mut Option<Box<Fetch>>,
+    /// Keeps the response.
+    writer: Option<Box<Writer>>,
+    /// What the client gets instead of the response.
+    instead: Option<Reply>,
 }
 
 impl Respond for Responding<'_> {
@@ -648,6 +728,27 @@ impl Respond for Responding<'_> {
         self.answered = Some(now);
         self.flight.answered(clock::nanos(now));
         self.retry_on.is_some_and(|on| on.status(response.status.as_u16()))
+    }
+
+    fn replaces(&mut self, response: &mut ResponseHead) -> bool {
+        let Some(fetch) = self.fetch.take() else { return false };
+        match fetch.response(response, Moment::now()) {
+            Answer::Forward(writer) => self.writer = writer,
+            Answer::Serve(reply) => self.instead = Some(reply),
+        }
+        self.instead.is_some()
+    }
+
+    fn body(&mut self, data: &[u8]) {
+        if let Some(writer) = &mut self.writer {
+            writer.push(data);
+        }
+    }
+
+    fn body_end(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            writer.finish(Moment::now());
+        }
     }
 
     fn edit(&mut self, request: &RequestHead, response: &mut ResponseHead) {

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use super::HttpProxy;
 use crate::balance::Peer;
+use crate::cache::{KeyParts, Keyed};
 use crate::clock;
 use crate::error::ErrorKind;
 use crate::head::{Known, RequestHead, ResponseHead, Scheme, cookie};
@@ -26,6 +27,8 @@ pub struct Forwarding {
     pub key: u64,
     /// The sticky cookie that the client sent.
     pub sticky: Option<String>,
+    /// What the cache knows the request by, if the route has it asked.
+    pub keyed: Option<Keyed>,
 }
 
 /// What shall happen to a request.
@@ -73,8 +76,9 @@ impl HttpProxy {
             return Decision::Refuse(ErrorKind::NoEndpoint);
         };
         let (key, sticky) = pick_by(upstream, request);
+        let keyed = policy.cache.as_ref().and_then(|_| cache_key(route, upstream, request));
         let forwarding =
-            Forwarding { route: route.clone(), upstream: upstream.clone(), key, sticky };
+            Forwarding { route: route.clone(), upstream: upstream.clone(), key, sticky, keyed };
         if policy.rewrite.is_some()
             && let Some(path) = route.rewritten(request.path())
         {
@@ -178,6 +182,19 @@ fn redirect_by_route(redirect: &Redirect, route: &Compiled, request: &RequestHea
     Reply::redirect(status, &format!("{scheme}://{host}{port}{path}{query}"))
 }
 
+/// What the cache knows a request by: as the client asked, before anything is rewritten.
+fn cache_key(route: &Compiled, upstream: &Upstream, request: &RequestHead) -> Option<Keyed> {
+    let parts = KeyParts {
+        scheme: request.scheme,
+        authority: request.authority(),
+        path: request.path(),
+        query: request.query(),
+        route: &route.route.id,
+        backend: upstream.id().as_str(),
+    };
+    Keyed::new(&parts, &request.headers).ok()
+}
+
 /// What a backend's choice of an endpoint goes by.
 fn pick_by(upstream: &Upstream, request: &RequestHead) -> (u64, Option<String>) {
     let settings = upstream.settings();
@@ -219,6 +236,11 @@ impl Forwarding {
         {
             response.headers.push_known(Known::SetCookie, set_cookie(sticky, peer.cookie()));
         }
+    }
+
+    /// The last edits of a response that came from the cache.
+    pub fn edit_stored(&self, response: &mut ResponseHead) {
+        edit(&self.route.route.policy.headers.response, &mut response.headers);
     }
 
     /// Whether a try may be made again.

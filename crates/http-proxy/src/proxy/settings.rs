@@ -2,6 +2,7 @@
 
 use ipnet::IpNet;
 
+use crate::cache::CacheLimits;
 use crate::h1::parse::HeadLimits;
 use crate::h1::relay::ClientTimeouts;
 
@@ -18,6 +19,8 @@ pub struct ProxySettings {
     pub cookie_secret: [u8; 32],
     /// Connections of clients; more wait in the kernel.
     pub connections_max: usize,
+    /// Bounds of the cache, which is there from the first route on that asks for it.
+    pub cache: CacheLimits,
 }
 
 impl Default for ProxySettings {
@@ -28,6 +31,7 @@ impl Default for ProxySettings {
             trusted_proxies: Vec::new(),
             cookie_secret: [0; 32],
             connections_max: 65_536,
+            cache: CacheLimits::default(),
         }
     }
 }

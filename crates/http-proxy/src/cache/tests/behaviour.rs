@@ -394,7 +394,9 @@ fn many_who_ask_at_once_wait_for_one_fetch() {
     let Lookup::Wait(_) = bench.lookup(&get("/a")) else { panic!("somebody fetches it") };
     bench.fetch(*first, &get("/a"), Some(&origin("max-age=60", "hello")));
     let request = get("/a");
-    let Lookup::Hit(reply) = bench.cache.lookup_after_wait(&bench.asked(&request), bench.now)
+    let keyed = request.keyed();
+    let Lookup::Hit(reply) =
+        bench.cache.lookup_after_wait(&bench.asked(&request, &keyed), bench.now)
     else {
         panic!("it is there")
     };

@@ -34,7 +34,7 @@ fn a_flood_of_variants_costs_only_its_own_uri() {
         bench.ask(&request, Some(&stored));
         assert!(bench.cache.stats().bytes <= BYTES_MAX);
     }
-    let key = Key::new(&bench.asked(&get("/a")).key, &Headers::new()).unwrap();
+    let key = get("/a").keyed().key;
     let kept = bench.cache.shared.index.resource(key.uri()).unwrap().entries().len();
     assert!(kept <= VARIANTS_MAX, "{kept}");
     assert_eq!(bench.ask(&get("/other"), None).text(), "other");
