@@ -31,6 +31,7 @@
 pub mod balance;
 pub mod cache;
 mod clock;
+pub mod compress;
 pub mod error;
 pub mod h1;
 pub mod head;
