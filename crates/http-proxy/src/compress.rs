@@ -11,6 +11,7 @@
 //!   tag becomes a weak one: the bytes are others than those that the origin named.
 //! - As many are compressed at a time as [`ENCODERS_MAX`]; others go as they are.
 
+mod body;
 mod encoder;
 mod negotiate;
 
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{Method, StatusCode};
 
+pub(crate) use body::apply;
 pub use encoder::Encoder;
 pub use negotiate::{Coding, negotiate};
 

@@ -9,17 +9,17 @@
 //! - [`body`]: lengths and chunks, in and out;
 //! - [`write`]: heads out, without what concerns one hop only;
 //! - [`buffer`], [`timer`]: memory and deadlines that idle connections do not pay for;
-//! - `cached`: the cache, asked on a connection;
 //! - [`relay`]: one request's bytes between client and endpoint;
 //! - [`serve`]: a client's connection, request after request;
+//! - [`streamed`]: a request whose bodies must be streams;
 //! - [`tunnel`]: what follows an upgrade.
 
 pub mod body;
 pub(crate) mod buffer;
-mod cached;
 pub mod parse;
-pub(crate) mod relay;
+pub mod relay;
 pub mod serve;
+pub(crate) mod streamed;
 pub(crate) mod timer;
 pub(crate) mod tunnel;
 pub mod write;

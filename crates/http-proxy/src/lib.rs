@@ -29,6 +29,7 @@
 //! [`RequestHead`]: head::RequestHead
 
 pub mod balance;
+pub mod body;
 pub mod cache;
 mod clock;
 pub mod compress;

@@ -4,6 +4,8 @@
 //! says what shall happen. The h1 code acts on it directly; everything else goes by
 //! [`HttpProxy::forward_request`], which speaks heads and bodies.
 
+pub(crate) mod attempts;
+mod cached;
 pub mod decide;
 pub mod forward;
 pub mod observe;

@@ -8,6 +8,7 @@
 
 pub mod budget;
 pub mod connect;
+pub(crate) mod exchange;
 mod health;
 pub mod pool;
 #[cfg(test)]

@@ -51,14 +51,8 @@ pub(crate) struct Exchange {
 pub(crate) trait Respond {
     /// Whether to try elsewhere instead of passing this response on.
     fn refuses(&mut self, response: &ResponseHead) -> bool;
-    /// Whether the client gets something else than this response, which is then of no use.
-    fn replaces(&mut self, response: &mut ResponseHead) -> bool;
     /// The response will go to the client: last edits.
     fn edit(&mut self, request: &RequestHead, response: &mut ResponseHead);
-    /// A piece of its body passes by.
-    fn body(&mut self, data: &[u8]);
-    /// Its body is complete. The client does not know yet.
-    fn body_end(&mut self);
 }
 
 /// How a relay ended.
@@ -75,11 +69,6 @@ pub(crate) enum End {
     Upgraded,
     /// The response was refused; nothing of it reached the client.
     Refused {
-        /// Whether the endpoint's connection may be used again.
-        upstream_stays: bool,
-    },
-    /// The client gets something else; nothing of the response reached it.
-    Replaced {
         /// Whether the endpoint's connection may be used again.
         upstream_stays: bool,
     },
@@ -326,7 +315,6 @@ where
                 Poll::Ready(Ok(count)) if count > 0 => self.progress = true,
                 Poll::Ready(Ok(_)) if matches!(self.response_body, Decoder::UntilClose) => {
                     self.response_body = Decoder::Fixed(0);
-                    self.respond.body_end();
                     if self.chunked_out {
                         write_end(&mut self.exchange.to_client, None);
                     }
@@ -423,14 +411,11 @@ where
         }
         let keep_alive = framing.keep_alive && !(self.request_sent && !self.request_read);
         self.response_framing = ResponseFraming { keep_alive, ..framing };
-        // Only without a body the connection is known to be clean.
-        let clean = framing.body == BodyLength::None && self.from_upstream.is_empty();
-        let upstream_stays = clean && keep_alive && self.request_sent;
         if self.respond.refuses(&self.exchange.response) {
+            // Only without a body the connection is known to be clean.
+            let clean = framing.body == BodyLength::None && self.from_upstream.is_empty();
+            let upstream_stays = clean && keep_alive && self.request_sent;
             return Ok(Some(End::Refused { upstream_stays }));
-        }
-        if self.respond.replaces(&mut self.exchange.response) {
-            return Ok(Some(End::Replaced { upstream_stays }));
         }
         self.begin_response(framing);
         Ok(None)
@@ -451,9 +436,6 @@ where
         write::response(&mut exchange.to_client, &exchange.response, form);
         self.response_body = Decoder::new(framing.body);
         self.stage = Stage::Body;
-        if self.response_body.is_done() {
-            self.respond.body_end();
-        }
     }
 
     fn take_interim(&mut self) -> Result<(), ProxyError> {
@@ -486,12 +468,8 @@ where
         let recoded = self.chunked_out || matches!(self.response_body, Decoder::Chunked(_));
         if !recoded {
             if self.data == 0 && !self.from_upstream.is_empty() && !self.response_body.is_done() {
-                let input = self.from_upstream.filled();
-                let (_, data) = self.response_body.take(input).map_err(bad_response)?;
-                self.respond.body(&input[..data]);
-                if self.response_body.is_done() {
-                    self.respond.body_end();
-                }
+                let (_, data) =
+                    self.response_body.take(self.from_upstream.filled()).map_err(bad_response)?;
                 self.data = data;
                 self.body_bytes += data as u64;
             }
@@ -510,18 +488,14 @@ where
             let (used, data) = self.response_body.take(input).map_err(bad_response)?;
             let data = &input[used - data..used];
             self.body_bytes += data.len() as u64;
-            self.respond.body(data);
             if self.chunked_out {
                 write_chunk(out, data);
             } else {
                 out.extend_from_slice(data);
             }
             self.from_upstream.consume(used);
-            if self.response_body.is_done() {
-                self.respond.body_end();
-                if self.chunked_out {
-                    write_end(out, self.response_body.trailers().as_ref());
-                }
+            if self.response_body.is_done() && self.chunked_out {
+                write_end(out, self.response_body.trailers().as_ref());
             }
         }
         Ok(())

@@ -11,15 +11,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::buffer::{Buffer, poll_write_from};
 use super::parse::{self, BodyLength, RequestFraming};
 use super::relay::{Client, End, Exchange, Relay, Respond};
+use super::streamed::{self, Pump};
 use super::timer::{Timer, after};
 use super::tunnel;
 use super::write::{self, ResponseForm};
 use crate::balance::peer::Flight;
-use crate::balance::{Peer, Pick};
-use crate::cache::{Answer, Fetch, Moment, Writer};
 use crate::clock;
-use crate::error::{ErrorKind, ProxyError, RetryHint, Side};
+use crate::error::{ErrorKind, ProxyError, Side};
 use crate::head::{ClientInfo, RequestHead, ResponseHead, Scheme};
+use crate::proxy::attempts::Attempts;
+use crate::proxy::forward::is_gateway_error;
 use crate::proxy::{Decision, Forwarding, HttpProxy, Outcome};
 use crate::reply::Reply;
 use crate::table::RetryOn;
@@ -38,14 +39,14 @@ thread_local! {
     static SPARES: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
 }
 
-pub(super) fn take_exchange(client: &ClientInfo, scheme: Scheme) -> Box<Exchange> {
+fn take_exchange(client: &ClientInfo, scheme: Scheme) -> Box<Exchange> {
     let mut exchange = SPARES.with_borrow_mut(Vec::pop).unwrap_or_default();
     exchange.request.client.clone_from(client);
     exchange.request.scheme = scheme;
     exchange
 }
 
-pub(super) fn give_back(mut exchange: Box<Exchange>) {
+fn give_back(mut exchange: Box<Exchange>) {
     let large = exchange.to_client.capacity()
         + exchange.to_upstream.capacity()
         + exchange.request.headers.byte_count();
@@ -80,18 +81,16 @@ pub async fn serve<S: Io>(
         // The first request of a connection is expected as soon as a head.
         timer: Timer::new(after(now, timeouts.head)),
     };
-    let mut connection = Connection { proxy, client, info, scheme, stop, quiet: false };
+    let mut connection = Connection { proxy, client, info, scheme, stop };
     while connection.serve_one().await {}
 }
 
-pub(super) struct Connection<S> {
-    pub(super) proxy: Arc<HttpProxy>,
-    pub(super) client: Client<S>,
-    pub(super) info: ClientInfo,
-    pub(super) scheme: Scheme,
-    pub(super) stop: Stop,
-    /// Whether nobody is told of its requests, which no client made.
-    pub(super) quiet: bool,
+struct Connection<S> {
+    proxy: Arc<HttpProxy>,
+    client: Client<S>,
+    info: ClientInfo,
+    scheme: Scheme,
+    stop: Stop,
 }
 
 /// What waiting for a head came to.
@@ -225,28 +224,17 @@ impl<S: Io> Connection<S> {
             _ => None,
         };
         match self.proxy.decide(&mut exchange.request, length) {
-            Decision::Forward(forwarding) if forwarding.route.route.policy.cache.is_some() => {
-                match Box::pin(self.ask_cache(exchange, framing, &forwarding)).await {
-                    Ok(reply) => {
-                        let route = Some(&*forwarding.route);
-                        self.reply_and_tell(
-                            exchange,
-                            framing,
-                            reply,
-                            Outcome { route, ..blank(begun) },
-                        )
-                        .await
-                    }
-                    Err(fetch) => {
-                        self.forward(exchange, framing, &forwarding, Some(fetch), begun).await
-                    }
-                }
+            Decision::Forward(forwarding) if forwarding.needs_streams() && !framing.upgrade => {
+                Box::pin(self.forward_streamed(exchange, framing, &forwarding, begun)).await
             }
             Decision::Forward(forwarding) => {
-                self.forward(exchange, framing, &forwarding, None, begun).await
+                self.forward(exchange, framing, &forwarding, begun).await
             }
             Decision::Reply(reply) => {
-                self.reply_and_tell(exchange, framing, reply, blank(begun)).await
+                let stays = self.reply(&exchange.request, framing, reply.clone()).await;
+                let outcome = Outcome { status: reply.head.status, ..Outcome::new(begun) };
+                self.proxy.observe(&exchange.request, &outcome);
+                stays
             }
             Decision::Refuse(kind) => {
                 let reply = Reply::error(kind, Some(&exchange.request));
@@ -257,23 +245,8 @@ impl<S: Io> Connection<S> {
         }
     }
 
-    /// Answers by ourselves, and tells of it; whether another request may follow.
-    async fn reply_and_tell(
-        &mut self,
-        exchange: &Exchange,
-        framing: RequestFraming,
-        reply: Reply,
-        outcome: Outcome<'_>,
-    ) -> bool {
-        let outcome =
-            Outcome { status: reply.head.status, body_bytes: reply.body.len() as u64, ..outcome };
-        let stays = self.reply(&exchange.request, framing, reply).await;
-        self.proxy.observe(&exchange.request, &outcome);
-        stays
-    }
-
     fn observe_error(&self, request: &RequestHead, kind: ErrorKind, begun: Instant) {
-        let outcome = Outcome { status: kind.status(), error: Some(kind), ..blank(begun) };
+        let outcome = Outcome { status: kind.status(), error: Some(kind), ..Outcome::new(begun) };
         self.proxy.observe(request, &outcome);
     }
 
@@ -360,31 +333,22 @@ impl<S: Io> Connection<S> {
     }
 
     /// Brings a request to an endpoint and the response back, in as many tries as it may take.
-    pub(super) async fn forward(
+    async fn forward(
         &mut self,
         exchange: &mut Exchange,
         framing: RequestFraming,
         forwarding: &Forwarding,
-        fetch: Option<Box<Fetch>>,
         begun: Instant,
     ) -> bool {
         let policy = forwarding.route.route.policy.clone();
         let overall = policy.timeouts.request.map(|time| after(begun, time));
         forwarding.upstream.budget.deposit();
         let mut state = Attempts::new(forwarding, begun);
-        state.quiet = self.quiet;
-        state.fetch = fetch;
         let outcome = loop {
             let mark = self.client.buffer.mark();
             let tried = self.attempt(exchange, framing, forwarding, overall, &mut state).await;
             match tried {
                 Attempt::Done { stays } => break Ok(stays),
-                Attempt::Replaced(reply) => {
-                    let mut reply = *reply;
-                    forwarding.edit_stored(&mut reply.head);
-                    state.observe(&self.proxy, &exchange.request, reply.head.status, None);
-                    return self.reply(&exchange.request, framing, reply).await;
-                }
                 Attempt::Failed { error, repeatable } => {
                     if !(repeatable && state.may_try_again(&exchange.request.method, &error)) {
                         break Err((error, state.response_begun));
@@ -408,18 +372,60 @@ impl<S: Io> Connection<S> {
         if response_begun || error.kind == ErrorKind::ClientGone {
             return false;
         }
-        // What the cache has left is better than nothing.
-        let stale = state.fetch.as_ref().and_then(|fetch| fetch.failed(Moment::now()));
-        if let Some(mut reply) = stale.filter(|_| error.side() != Side::Client) {
-            forwarding.edit_stored(&mut reply.head);
-            return self.reply(&exchange.request, framing, reply).await;
-        }
         let reply = Reply::error(error.kind, Some(&exchange.request));
         if error.side() == Side::Client {
             self.refuse(error.kind, Some(&exchange.request)).await;
             return false;
         }
         self.reply(&exchange.request, framing, reply).await
+    }
+
+    /// As [`forward`](Self::forward), with bodies as streams.
+    async fn forward_streamed(
+        &mut self,
+        exchange: &mut Exchange,
+        framing: RequestFraming,
+        forwarding: &Forwarding,
+        begun: Instant,
+    ) -> bool {
+        let policy = &forwarding.route.route.policy;
+        let mut attempts = Attempts::new(forwarding, begun);
+        let (mut pump, body) = Pump::new(framing, policy.body_bytes_max);
+        let request = &exchange.request;
+        let answer = self.proxy.forward(request, body, &mut attempts);
+        let answer = streamed::with_body(&mut self.client, &mut pump, answer).await;
+        let error = match answer {
+            Ok(response) => {
+                let status = response.0.status;
+                let sending = streamed::send(
+                    &mut self.client,
+                    &mut pump,
+                    request,
+                    framing,
+                    response,
+                    &policy.timeouts,
+                );
+                let sent = sending.await;
+                attempts.body_bytes = sent.as_ref().map_or(0, |sent| sent.body_bytes);
+                let error = sent.as_ref().err().map(|error| error.kind);
+                attempts.observe(&self.proxy, request, status, error);
+                let stays = sent.is_ok_and(|sent| sent.stays && pump.whole);
+                return stays && !*self.stop.borrow();
+            }
+            Err(error) => error,
+        };
+        // The client's own fault is the better reason.
+        let kind = pump.fault.unwrap_or(error.kind);
+        attempts.observe(&self.proxy, request, kind.status(), Some(kind));
+        if kind == ErrorKind::ClientGone {
+            return false;
+        }
+        if kind.side() == Side::Client || !pump.whole {
+            self.refuse(kind, Some(request)).await;
+            return false;
+        }
+        let reply = Reply::error(kind, Some(request));
+        self.reply(request, RequestFraming { body: BodyLength::None, ..framing }, reply).await
     }
 
     /// One try.
@@ -432,13 +438,9 @@ impl<S: Io> Connection<S> {
         state: &mut Attempts<'_>,
     ) -> Attempt {
         let upstream = &forwarding.upstream;
-        let pick =
-            Pick { key: forwarding.key, sticky: forwarding.sticky.as_deref(), tried: &state.tried };
-        let Some(peer) = upstream.balancer.select_backend(&pick) else {
+        let Some(peer) = state.select() else {
             return Attempt::failed(ErrorKind::NoEndpoint.into());
         };
-        state.tries += 1;
-        state.peer = Some(peer.clone());
         let policy = &forwarding.route.route.policy;
         let flight = Flight::begin(peer.clone(), clock::nanos(Instant::now()));
         let connection = match upstream.reuse(&peer) {
@@ -468,9 +470,6 @@ impl<S: Io> Connection<S> {
             flight: &flight,
             retry_on: state.retry_statuses(),
             answered: None,
-            fetch: &mut state.fetch,
-            writer: None,
-            instead: None,
         };
         let mut relay = Relay::new(
             &mut self.client,
@@ -488,13 +487,12 @@ impl<S: Io> Connection<S> {
         let begun = relay.begun;
         let rest = std::mem::take(&mut relay.from_upstream);
         drop(relay);
-        let (answered, instead) = (respond.answered, respond.instead);
-        state.answered = answered;
+        state.answered = respond.answered;
         state.body_bytes = body_bytes;
         state.response_begun = begun;
         match end {
             Ok(End::Done { client_stays, upstream_stays }) => {
-                state.report(&peer, is_gateway_error(exchange.response.status));
+                state.report(&peer, is_gateway_error(&exchange.response));
                 if upstream_stays {
                     connection.keep(&peer, Instant::now());
                 }
@@ -507,14 +505,6 @@ impl<S: Io> Connection<S> {
                 Box::pin(upgrade(&mut self.client.io, stream, &head, rest, idle)).await;
                 Attempt::Done { stays: false }
             }
-            Ok(End::Replaced { upstream_stays }) => {
-                state.report(&peer, is_gateway_error(exchange.response.status));
-                if upstream_stays {
-                    connection.keep(&peer, Instant::now());
-                }
-                let missing = || Attempt::failed(ErrorKind::Internal("nothing instead").into());
-                instead.map_or_else(missing, |reply| Attempt::Replaced(Box::new(reply)))
-            }
             Ok(End::Refused { upstream_stays }) => {
                 state.report(&peer, true);
                 if upstream_stays {
@@ -526,24 +516,11 @@ impl<S: Io> Connection<S> {
                 Attempt::Failed { error, repeatable }
             }
             Err(error) => {
-                if error.side() == Side::Upstream {
-                    // A kept connection that closes just then says nothing about the endpoint.
-                    let stale = connection.reused && error.kind == ErrorKind::UpstreamClosed;
-                    if stale {
-                        state.stale_again();
-                    } else {
-                        state.report(&peer, true);
-                    }
-                }
+                state.failed(&peer, &error, connection.reused);
                 Attempt::Failed { error, repeatable }
             }
         }
     }
-}
-
-/// Whether a status says that the endpoint cannot serve, rather than that the request is bad.
-fn is_gateway_error(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 502..=504)
 }
 
 async fn upgrade<A: Io, B>(
@@ -567,144 +544,13 @@ async fn upgrade<A: Io, B>(
 
 /// How one try went.
 enum Attempt {
-    Done {
-        stays: bool,
-    },
-    /// The client gets this instead of the response.
-    Replaced(Box<Reply>),
-    Failed {
-        error: ProxyError,
-        repeatable: bool,
-    },
+    Done { stays: bool },
+    Failed { error: ProxyError, repeatable: bool },
 }
 
 impl Attempt {
     fn failed(error: ProxyError) -> Self {
         Self::Failed { error, repeatable: false }
-    }
-}
-
-/// What the tries of one request have in common.
-struct Attempts<'a> {
-    forwarding: &'a Forwarding,
-    begun: Instant,
-    tries: u32,
-    tried: Vec<Arc<Peer>>,
-    peer: Option<Arc<Peer>>,
-    stale: u32,
-    answered: Option<Instant>,
-    body_bytes: u64,
-    response_begun: bool,
-    quiet: bool,
-    /// What the cache makes of the response.
-    fetch: Option<Box<Fetch>>,
-}
-
-/// How often a kept connection may turn out to be closed before that counts as a try.
-const STALE_MAX: u32 = 8;
-
-impl<'a> Attempts<'a> {
-    fn new(forwarding: &'a Forwarding, begun: Instant) -> Self {
-        Self {
-            forwarding,
-            begun,
-            tries: 0,
-            tried: Vec::new(),
-            peer: None,
-            stale: 0,
-            answered: None,
-            body_bytes: 0,
-            response_begun: false,
-            quiet: false,
-            fetch: None,
-        }
-    }
-
-    /// The statuses to try again on, as long as there are tries left.
-    fn retry_statuses(&self) -> Option<RetryOn> {
-        let retry = &self.forwarding.route.route.policy.retry;
-        (self.tries < u32::from(retry.tries)).then_some(retry.on)
-    }
-
-    fn report(&self, peer: &Peer, failed: bool) {
-        let upstream = &self.forwarding.upstream;
-        if failed {
-            let now = clock::nanos(Instant::now());
-            upstream.balancer.report(peer, true, &upstream.settings().outlier, now);
-        } else {
-            upstream.balancer.succeeded(peer);
-        }
-    }
-
-    /// A kept connection was closed: the endpoint has not been tried yet.
-    fn stale_again(&mut self) {
-        if self.stale < STALE_MAX {
-            self.stale += 1;
-            self.tries -= 1;
-            self.peer = None;
-        }
-    }
-
-    /// Whether the request may be sent once more after this failure, by safety, policy and budget.
-    fn may_try_again(&mut self, method: &Method, error: &ProxyError) -> bool {
-        let retry = &self.forwarding.route.route.policy.retry;
-        let safe = match error.retry {
-            RetryHint::Never => false,
-            RetryHint::Unsent => true,
-            RetryHint::Idempotent => self.forwarding.may_repeat(method),
-        };
-        let wanted = match error.kind {
-            ErrorKind::ConnectTimeout | ErrorKind::UpstreamTimeout => retry.on.timeout,
-            ErrorKind::Connect | ErrorKind::UpstreamClosed => retry.on.connection,
-            ErrorKind::BadResponse(_) => true,
-            _ => false,
-        };
-        let in_time = retry.within.is_none_or(|within| self.begun.elapsed() < within);
-        if !(safe && wanted && in_time && self.tries < u32::from(retry.tries)) {
-            return false;
-        }
-        let Some(peer) = self.peer.take() else {
-            // Only a stale connection: the same endpoint again, at no cost.
-            return true;
-        };
-        self.tried.push(peer);
-        self.forwarding.upstream.budget.withdraw(clock::nanos(Instant::now()))
-    }
-
-    fn observe(
-        &self,
-        proxy: &HttpProxy,
-        request: &RequestHead,
-        status: StatusCode,
-        error: Option<ErrorKind>,
-    ) {
-        if self.quiet {
-            return;
-        }
-        let outcome = Outcome {
-            route: Some(&self.forwarding.route),
-            endpoint: self.peer.as_ref().map(|peer| peer.address()),
-            tries: self.tries,
-            upstream: self.answered.map(|at| at.saturating_duration_since(self.begun)),
-            body_bytes: self.body_bytes,
-            status,
-            error,
-            ..blank(self.begun)
-        };
-        proxy.observe(request, &outcome);
-    }
-}
-
-fn blank(begun: Instant) -> Outcome<'static> {
-    Outcome {
-        status: StatusCode::OK,
-        route: None,
-        endpoint: None,
-        tries: 0,
-        duration: begun.elapsed(),
-        upstream: None,
-        body_bytes: 0,
-        error: None,
     }
 }
 
@@ -714,12 +560,6 @@ struct Responding<'a> {
     flight: &'a Flight,
     retry_on: Option<RetryOn>,
     answered: Option<Instant>,
-    /// Asks the cache what to make of the response.
-    fetch: &'a mut Option<Box<Fetch>>,
-    /// Keeps the response.
-    writer: Option<Box<Writer>>,
-    /// What the client gets instead of the response.
-    instead: Option<Reply>,
 }
 
 impl Respond for Responding<'_> {
@@ -728,27 +568,6 @@ impl Respond for Responding<'_> {
         self.answered = Some(now);
         self.flight.answered(clock::nanos(now));
         self.retry_on.is_some_and(|on| on.status(response.status.as_u16()))
-    }
-
-    fn replaces(&mut self, response: &mut ResponseHead) -> bool {
-        let Some(fetch) = self.fetch.take() else { return false };
-        match fetch.response(response, Moment::now()) {
-            Answer::Forward(writer) => self.writer = writer,
-            Answer::Serve(reply) => self.instead = Some(reply),
-        }
-        self.instead.is_some()
-    }
-
-    fn body(&mut self, data: &[u8]) {
-        if let Some(writer) = &mut self.writer {
-            writer.push(data);
-        }
-    }
-
-    fn body_end(&mut self) {
-        if let Some(writer) = self.writer.take() {
-            writer.finish(Moment::now());
-        }
     }
 
     fn edit(&mut self, request: &RequestHead, response: &mut ResponseHead) {

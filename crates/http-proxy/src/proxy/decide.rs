@@ -13,7 +13,7 @@ use crate::error::ErrorKind;
 use crate::head::{Known, RequestHead, ResponseHead, Scheme, cookie};
 use crate::reply::Reply;
 use crate::router::Compiled;
-use crate::table::{Action, Balance, HashKey, HeaderEdit, Redirect, TlsRedirect};
+use crate::table::{Action, Balance, HashKey, HeaderEdit, Redirect, TlsRedirect, UpstreamProtocol};
 use crate::upstream::Upstream;
 
 /// A request's way to a backend.
@@ -241,6 +241,19 @@ impl Forwarding {
     /// The last edits of a response that came from the cache.
     pub fn edit_stored(&self, response: &mut ResponseHead) {
         edit(&self.route.route.policy.headers.response, &mut response.headers);
+    }
+
+    /// Whether bodies must be streams that somebody looks into, rather than bytes passed on.
+    pub fn needs_streams(&self) -> bool {
+        let policy = &self.route.route.policy;
+        policy.cache.is_some()
+            || policy.compress.enabled
+            || policy.mirror.is_some()
+            || policy.error_backend.is_some()
+            || matches!(
+                self.upstream.settings().protocol,
+                UpstreamProtocol::H2c | UpstreamProtocol::HttpsH2(_)
+            )
     }
 
     /// Whether a try may be made again.

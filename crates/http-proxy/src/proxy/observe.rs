@@ -1,6 +1,6 @@
 //! Who is told of each request when it is over: access log, metrics, traces.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
@@ -28,6 +28,22 @@ pub struct Outcome<'a> {
     pub body_bytes: u64,
     /// What went wrong.
     pub error: Option<ErrorKind>,
+}
+
+impl Outcome<'_> {
+    /// Of a request that began then: no more is known of it.
+    pub fn new(begun: Instant) -> Self {
+        Self {
+            status: StatusCode::OK,
+            route: None,
+            endpoint: None,
+            tries: 0,
+            duration: begun.elapsed(),
+            upstream: None,
+            body_bytes: 0,
+            error: None,
+        }
+    }
 }
 
 /// Is told of each request. Called on the serving path: it must be quick and never wait.
