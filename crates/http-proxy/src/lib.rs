@@ -30,7 +30,9 @@
 
 pub mod balance;
 pub mod body;
+pub mod cache;
 mod clock;
+pub mod compress;
 pub mod error;
 pub mod filter;
 pub mod h1;

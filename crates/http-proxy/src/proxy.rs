@@ -5,12 +5,13 @@
 //! [`HttpProxy::forward_request`], which speaks heads and bodies.
 
 pub(crate) mod attempts;
+mod cached;
 pub mod decide;
 pub mod forward;
 pub mod observe;
 pub mod settings;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ pub use decide::{Decision, Forwarding};
 pub use observe::{Observer, Outcome};
 pub use settings::ProxySettings;
 
+use crate::cache::Cache;
 use crate::filter::Filters;
 use crate::router::{RouteProblem, Router};
 use crate::table::TableChange;
@@ -36,6 +38,7 @@ pub struct HttpProxy {
     observer: Option<Arc<dyn Observer>>,
     filters: Filters,
     tls: Option<Arc<TlsAcceptor>>,
+    cache: OnceLock<Cache>,
 }
 
 impl HttpProxy {
@@ -49,6 +52,7 @@ impl HttpProxy {
             router: ArcSwap::from_pointee(Router::new()),
             change: Mutex::new(()),
             observer: None,
+            cache: OnceLock::new(),
         }
     }
 
@@ -90,6 +94,11 @@ impl HttpProxy {
     /// The backends as they run.
     pub fn upstreams(&self) -> &Arc<Upstreams> {
         &self.upstreams
+    }
+
+    /// What is kept of responses. It takes memory only from the first request on that may use it.
+    pub fn cache(&self) -> &Cache {
+        self.cache.get_or_init(|| Cache::new(self.settings.cache.clone()))
     }
 
     /// Takes a change over. Requests that run keep the table that they began with; the next ones see
