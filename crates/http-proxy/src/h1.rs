@@ -11,13 +11,15 @@
 //! - [`buffer`], [`timer`]: memory and deadlines that idle connections do not pay for;
 //! - [`relay`]: one request's bytes between client and endpoint;
 //! - [`serve`]: a client's connection, request after request;
+//! - [`streamed`]: a request whose bodies must be streams;
 //! - [`tunnel`]: what follows an upgrade.
 
 pub mod body;
 pub(crate) mod buffer;
 pub mod parse;
-pub(crate) mod relay;
+pub mod relay;
 pub mod serve;
+pub(crate) mod streamed;
 pub(crate) mod timer;
 pub(crate) mod tunnel;
 pub mod write;

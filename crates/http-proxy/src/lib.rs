@@ -33,6 +33,7 @@ pub mod body;
 mod clock;
 pub mod error;
 pub mod filter;
+pub mod front;
 pub mod h1;
 pub mod h2;
 pub mod head;

@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::buffer::{Buffer, poll_write_from};
 use super::parse::{self, BodyLength, RequestFraming};
 use super::relay::{Client, End, Exchange, Relay, Respond};
+use super::streamed::{self, Pump};
 use super::timer::{Timer, after};
 use super::tunnel;
 use super::write::{self, ResponseForm};
@@ -229,6 +230,9 @@ impl<S: Io> Connection<S> {
         match decision {
             // Asking decides.
             Decision::Ask(_) => false,
+            Decision::Forward(forwarding) if forwarding.needs_streams() && !framing.upgrade => {
+                Box::pin(self.forward_streamed(exchange, framing, &forwarding, begun)).await
+            }
             Decision::Forward(forwarding) => {
                 self.forward(exchange, framing, &forwarding, begun).await
             }
@@ -380,6 +384,54 @@ impl<S: Io> Connection<S> {
             return false;
         }
         self.reply(&exchange.request, framing, reply).await
+    }
+
+    /// As [`forward`](Self::forward), with bodies as streams.
+    async fn forward_streamed(
+        &mut self,
+        exchange: &mut Exchange,
+        framing: RequestFraming,
+        forwarding: &Forwarding,
+        begun: Instant,
+    ) -> bool {
+        let policy = &forwarding.route.route.policy;
+        let mut attempts = Attempts::new(forwarding, begun);
+        let (mut pump, body) = Pump::new(framing, policy.body_bytes_max);
+        let request = &exchange.request;
+        let answer = self.proxy.forward(request, body, &mut attempts);
+        let answer = streamed::with_body(&mut self.client, &mut pump, answer).await;
+        let error = match answer {
+            Ok(response) => {
+                let status = response.0.status;
+                let sending = streamed::send(
+                    &mut self.client,
+                    &mut pump,
+                    request,
+                    framing,
+                    response,
+                    &policy.timeouts,
+                );
+                let sent = sending.await;
+                attempts.body_bytes = sent.as_ref().map_or(0, |sent| sent.body_bytes);
+                let error = sent.as_ref().err().map(|error| error.kind);
+                attempts.observe(&self.proxy, request, status, error);
+                let stays = sent.is_ok_and(|sent| sent.stays && pump.whole);
+                return stays && !*self.stop.borrow();
+            }
+            Err(error) => error,
+        };
+        // The client's own fault is the better reason.
+        let kind = pump.fault.unwrap_or(error.kind);
+        attempts.observe(&self.proxy, request, kind.status(), Some(kind));
+        if kind == ErrorKind::ClientGone {
+            return false;
+        }
+        if kind.side() == Side::Client || !pump.whole {
+            self.refuse(kind, Some(request)).await;
+            return false;
+        }
+        let reply = Reply::error(kind, Some(request));
+        self.reply(request, RequestFraming { body: BodyLength::None, ..framing }, reply).await
     }
 
     /// One try.

@@ -194,6 +194,16 @@ impl Forwarding {
         }
     }
 
+    /// Whether bodies must be streams that somebody looks into, rather than bytes passed on.
+    pub fn needs_streams(&self) -> bool {
+        let policy = &self.route.route.policy;
+        policy.cache.is_some()
+            || policy.compress.enabled
+            || policy.mirror.is_some()
+            || policy.error_backend.is_some()
+            || self.upstream.is_multiplexed()
+    }
+
     /// Whether a try may be made again.
     pub fn may_repeat(&self, method: &Method) -> bool {
         method.is_idempotent() || self.route.route.policy.retry.on.non_idempotent

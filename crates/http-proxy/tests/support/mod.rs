@@ -185,7 +185,7 @@ async fn serve(mut stream: TcpStream, requests: Arc<Mutex<Vec<String>>>) {
             _ if head.starts_with("HEAD") => "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n".to_owned(),
             _ => fixed("hello"),
         };
-        if stream.write_all(answer.as_bytes()).await.is_err() {
+        if stream.write_all(answer.as_bytes()).await.is_err() || path == "/close" {
             return;
         }
     }
