@@ -30,10 +30,14 @@
 
 pub mod balance;
 pub mod body;
+pub mod cache;
 mod clock;
+pub mod compress;
 pub mod error;
 pub mod filter;
+pub mod front;
 pub mod h1;
+pub mod h2;
 pub mod head;
 pub mod proxy;
 pub mod proxy_protocol;
