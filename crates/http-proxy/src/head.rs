@@ -64,8 +64,12 @@ pub struct TlsInfo {
     pub cipher: &'static str,
     /// The client's certificate in DER, if it showed one.
     pub client_certificate: Option<Arc<[u8]>>,
-    /// Whether that certificate was verified against the route's authority.
+    /// Whether that certificate was verified against [the authority](Self::client_authority).
     pub client_verified: bool,
+    /// The authority that was asked for, in PEM: a route of the host may by now want another.
+    pub client_authority: Option<Arc<[u8]>>,
+    /// Why it was not, if it was shown.
+    pub client_error: Option<Arc<str>>,
 }
 
 /// Who sends requests on a connection, and how it came in.

@@ -34,13 +34,17 @@ pub mod cache;
 mod clock;
 pub mod compress;
 pub mod error;
+pub mod filter;
 pub mod h1;
+pub mod h2;
 pub mod head;
 pub mod proxy;
+pub mod proxy_protocol;
 pub mod reply;
 pub mod router;
 pub mod server;
 pub mod table;
+pub mod tls;
 pub mod upstream;
 
 pub use balance::LoadBalancer;

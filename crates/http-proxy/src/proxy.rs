@@ -21,8 +21,10 @@ pub use observe::{Observer, Outcome};
 pub use settings::ProxySettings;
 
 use crate::cache::Cache;
+use crate::filter::Filters;
 use crate::router::{RouteProblem, Router};
 use crate::table::TableChange;
+use crate::tls::TlsAcceptor;
 use crate::upstream::Upstreams;
 
 /// Serves what its table says.
@@ -35,6 +37,8 @@ pub struct HttpProxy {
     change: Mutex<()>,
     observer: Option<Arc<dyn Observer>>,
     cache: OnceLock<Cache>,
+    filters: Filters,
+    tls: Option<Arc<TlsAcceptor>>,
 }
 
 impl HttpProxy {
@@ -42,6 +46,8 @@ impl HttpProxy {
     pub fn new(settings: ProxySettings) -> Self {
         Self {
             upstreams: Arc::new(Upstreams::new(settings.cookie_secret)),
+            filters: Filters::new(None, settings.https_port),
+            tls: None,
             settings,
             router: ArcSwap::from_pointee(Router::new()),
             change: Mutex::new(()),
@@ -55,6 +61,24 @@ impl HttpProxy {
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
         self
+    }
+
+    /// With TLS: certificates and what hosts ask of clients follow the table too.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Arc<TlsAcceptor>) -> Self {
+        self.filters = Filters::new(Some(tls.store().clone()), self.settings.https_port);
+        self.tls = Some(tls);
+        self
+    }
+
+    /// How TLS is accepted, if it is.
+    pub fn tls(&self) -> Option<&Arc<TlsAcceptor>> {
+        self.tls.as_ref()
+    }
+
+    /// What filters remember.
+    pub fn filters(&self) -> &Filters {
+        &self.filters
     }
 
     /// Its settings.
@@ -92,6 +116,11 @@ impl HttpProxy {
             ..TableChange::default()
         };
         self.upstreams.apply(&only(added));
+        if let Some(tls) = &self.tls {
+            for problem in tls.apply(change) {
+                tracing::warn!(%problem, "TLS: the last good settings stay");
+            }
+        }
         let mut problems = Vec::new();
         if !change.routes.is_empty() {
             let (next, found) = self.router.load().apply(change, &self.upstreams);

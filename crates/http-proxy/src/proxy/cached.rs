@@ -35,15 +35,16 @@ impl HttpProxy {
             key: forwarding.keyed.as_ref(),
             headers: &request.headers,
             has_body: !body.is_end_stream(),
+            known: forwarding.knows_client(),
             policy: forwarding.route.route.policy.cache.as_ref().unwrap_or(&none),
         };
         let fetch = match self.cache().find(&asked).await {
-            Lookup::Hit(reply) => return Ok(forwarding.stored(&request.method, reply)),
+            Lookup::Hit(reply) => return Ok(forwarding.stored(request, reply)),
             Lookup::Stale(reply, fetch) => {
                 if let Some(fetch) = fetch {
                     self.fetch_behind(request, forwarding, fetch);
                 }
-                return Ok(forwarding.stored(&request.method, reply));
+                return Ok(forwarding.stored(request, reply));
             }
             Lookup::Fetch(fetch) => Some(fetch),
             // Who has waited goes on alone.
@@ -61,7 +62,7 @@ impl HttpProxy {
         // What the cache has left is better than nothing.
         let stale = attempts.fetch.take().and_then(|fetch| fetch.failed(Moment::now()));
         let stale = stale.filter(|_| error.side() != Side::Client);
-        stale.map(|reply| forwarding.stored(&request.method, reply)).ok_or(error)
+        stale.map(|reply| forwarding.stored(request, reply)).ok_or(error)
     }
 
     /// Asks the backend while the client has its answer.
@@ -71,7 +72,7 @@ impl HttpProxy {
         forwarding: &Forwarding,
         fetch: Box<Fetch>,
     ) {
-        let (proxy, forwarding) = (Arc::clone(self), forwarding.clone());
+        let (proxy, forwarding) = (Arc::clone(self), forwarding.behind());
         let mut request = request.clone();
         request.method = Method::GET;
         fetch.prepare(&mut request.headers);
@@ -89,10 +90,10 @@ impl HttpProxy {
 
 impl Forwarding {
     /// A response of the cache's as the client gets it.
-    pub(super) fn stored(&self, method: &Method, reply: Reply) -> (ResponseHead, Body) {
+    pub(super) fn stored(&self, request: &RequestHead, reply: Reply) -> (ResponseHead, Body) {
         let Reply { mut head, body, .. } = reply;
-        self.edit_stored(&mut head);
-        if *method == Method::HEAD {
+        self.edit_stored(request, &mut head);
+        if request.method == Method::HEAD {
             head.headers.set("content-length", body.len().to_string());
             return (head, body::empty());
         }
