@@ -36,9 +36,9 @@ pub struct HttpProxy {
     /// Held while the table is replaced, so that two changes do not lose one.
     change: Mutex<()>,
     observer: Option<Arc<dyn Observer>>,
-    cache: OnceLock<Cache>,
     filters: Filters,
     tls: Option<Arc<TlsAcceptor>>,
+    cache: OnceLock<Cache>,
 }
 
 impl HttpProxy {

@@ -120,8 +120,14 @@ impl HttpProxy {
         };
         let (key, sticky) = pick_by(upstream, request);
         let keyed = policy.cache.as_ref().and_then(|_| cache_key(route, upstream, request));
-        let (own, upstream) = (route.clone(), upstream.clone());
-        let forwarding = Forwarding { route: own, upstream, key, sticky, passed, keyed };
+        let forwarding = Forwarding {
+            route: route.clone(),
+            upstream: upstream.clone(),
+            key,
+            sticky,
+            passed,
+            keyed,
+        };
         if policy.rewrite.is_some()
             && let Some(path) = route.rewritten(request.path())
         {
@@ -216,7 +222,7 @@ impl Forwarding {
         self.route.filters.edit_response(&self.passed, request, response);
     }
 
-    /// The same way for a request that no client made.
+    /// The same way for a request of our own, which has no client to count.
     pub(super) fn behind(&self) -> Self {
         Self {
             route: self.route.clone(),
@@ -224,7 +230,7 @@ impl Forwarding {
             key: self.key,
             sticky: self.sticky.clone(),
             passed: Passed::default(),
-            keyed: None,
+            keyed: self.keyed.clone(),
         }
     }
 
