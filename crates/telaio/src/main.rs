@@ -46,6 +46,11 @@ use exit::CommandError;
 use settings::{Settings, SettingsError};
 
 fn main() -> ExitCode {
+    // A container runtime that has us as its plugin.
+    #[cfg(target_os = "linux")]
+    if telaio_pod_network::cni::is_called() {
+        return telaio_pod_network::cni::main();
+    }
     #[cfg(target_os = "linux")]
     telaio_netlink::heap::share_one_arena();
     tls::install_crypto_provider();

@@ -59,7 +59,12 @@ const ONCE_PAUSE: Duration = Duration::from_millis(500);
 /// Runs the agent until it is told to end, or until the first sync with `--once`.
 pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandError> {
     check_planes(&args.planes)?;
+<<<<<<< HEAD
     let backend = services_backend(args)?;
+=======
+    let services = args.planes.contains(&Plane::Services);
+    let backend = services.then(|| backend::choose(&args.backend)).transpose()?;
+>>>>>>> e-policy
     let node = args.node.name()?;
     let spec = args.source.spec()?;
     if args.once {
@@ -420,6 +425,10 @@ impl Agent {
     }
 }
 
+/// What is fed, if anything is.
+#[cfg(target_os = "linux")]
+type AnySink = Option<Box<dyn Sink>>;
+
 /// Makes the backend of the services plane and sets it up.
 fn set_up(name: &'static str, context: BackendContext) -> Result<Box<dyn Sink>, CommandError> {
     let mut backend = backend::make(name, context)?;
@@ -437,8 +446,8 @@ fn with_pods(
     state_dir: &StateDir,
     pacing: PacerConfig,
     monitor: &Monitor,
-    services: Option<Box<dyn Sink>>,
-) -> Result<(Option<Pods>, Option<Box<dyn Sink>>), CommandError> {
+    services: AnySink,
+) -> Result<(Option<Pods>, AnySink), CommandError> {
     if !args.planes.contains(&Plane::Pods) {
         return Ok((None, services));
     }
