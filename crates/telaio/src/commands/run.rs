@@ -59,12 +59,7 @@ const ONCE_PAUSE: Duration = Duration::from_millis(500);
 /// Runs the agent until it is told to end, or until the first sync with `--once`.
 pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandError> {
     check_planes(&args.planes)?;
-<<<<<<< HEAD
     let backend = services_backend(args)?;
-=======
-    let services = args.planes.contains(&Plane::Services);
-    let backend = services.then(|| backend::choose(&args.backend)).transpose()?;
->>>>>>> e-policy
     let node = args.node.name()?;
     let spec = args.source.spec()?;
     if args.once {
