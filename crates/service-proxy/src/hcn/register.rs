@@ -262,7 +262,8 @@ impl HcnSyncer {
     }
 }
 
-fn node_addresses(object: &Object) -> Option<(Arc<str>, Vec<std::net::IpAddr>)> {
+/// What a Node object says of where its node is; none for other objects.
+pub fn node_addresses(object: &Object) -> Option<(Arc<str>, Vec<std::net::IpAddr>)> {
     match object {
         Object::Node(node) => {
             let addresses = node.addresses.iter().map(|address| address.ip).collect();
