@@ -11,6 +11,7 @@
 //! is installed first, by name and in a pinned version.
 
 mod bench;
+mod cache;
 mod dist;
 mod exec;
 mod install;

@@ -16,9 +16,17 @@ use telaio_source::SourceSpec;
 use crate::logging::{LogFilter, LogFormat};
 use crate::plane::Plane;
 
+#[cfg(unix)]
+mod ingress;
+#[cfg(target_os = "linux")]
+mod pods;
 mod proxy;
 mod values;
 
+#[cfg(unix)]
+pub(crate) use ingress::{IngressArgs, IngressProcess};
+#[cfg(target_os = "linux")]
+pub(crate) use pods::{CniArgs, PodBackend, PodsArgs};
 pub(crate) use proxy::{
     HcnArgs, IpvsArgs, KubeProxyOnlyArgs, LocalMode, NodePortAddress, ProxyArgs, ProxyHostArgs,
 };
@@ -70,6 +78,12 @@ pub(crate) enum Command {
     Service(ServiceArgs),
     /// Show it all on this machine, without a cluster, and leave nothing behind
     Demo(DemoArgs),
+    /// What existing Ingresses become here: honoured, different, refused
+    Migrate(Box<MigrateArgs>),
+    /// Serve for an agent that passes sockets and objects over standard input
+    #[cfg(unix)]
+    #[command(hide = true)]
+    IngressWorker,
     /// Print the completions for a shell
     Completions {
         /// The shell
@@ -89,6 +103,7 @@ impl Command {
             Self::Run(args) => Some(&args.log),
             Self::Brain(args) => Some(&args.log),
             Self::Render(args) => Some(&args.log),
+            Self::Migrate(args) => Some(&args.log),
             Self::Trace(args) => Some(&args.log),
             _ => None,
         }
@@ -236,7 +251,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) node: NodeArgs,
 
-    /// What to manage (this build: services)
+    /// What to manage (this build: services; on Linux also pods and ingress)
     #[arg(long, value_name = "PLANE", value_enum, value_delimiter = ',',
           default_values_t = [Plane::Services])]
     pub(crate) planes: Vec<Plane>,
@@ -275,11 +290,19 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) proxy_host: ProxyHostArgs,
 
+    #[cfg(target_os = "linux")]
+    #[command(flatten)]
+    pub(crate) pods: PodsArgs,
+
     #[command(flatten)]
     pub(crate) source: SourceArgs,
 
     #[command(flatten)]
     pub(crate) listen: ListenArgs,
+
+    #[cfg(unix)]
+    #[command(flatten)]
+    pub(crate) ingress: IngressArgs,
 
     /// Also serve the Global and Local API here
     #[arg(long, value_name = "ADDRESS", help_heading = "Ports")]
@@ -470,6 +493,9 @@ pub(crate) struct CleanupArgs {
     pub(crate) kube_proxy: bool,
 
     #[command(flatten)]
+    pub(crate) cni: CniArgs,
+
+    #[command(flatten)]
     pub(crate) state: StateArgs,
 }
 
@@ -505,6 +531,35 @@ pub(crate) enum ServiceAction {
         #[arg(value_name = "OPTIONS", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
+}
+
+/// `telaio migrate`. What it cannot read it says by itself, so its log is quiet.
+#[derive(Debug, Args)]
+#[command(mut_arg("log_level", |arg| arg.default_value("error")))]
+pub(crate) struct MigrateArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// Only Ingresses of this class
+    #[arg(long, value_name = "NAME")]
+    pub(crate) class: Option<String>,
+
+    /// How to print it
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+
+    /// How long to wait for the first full state of a source
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    pub(crate) timeout: Duration,
+
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }
 
 /// `telaio version`.

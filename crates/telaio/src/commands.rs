@@ -3,6 +3,7 @@
 mod brain;
 mod cleanup;
 mod demo;
+mod migrate;
 mod render;
 mod rules;
 mod run;
@@ -14,6 +15,7 @@ mod trace;
 pub(crate) use brain::brain;
 pub(crate) use cleanup::cleanup;
 pub(crate) use demo::demo;
+pub(crate) use migrate::migrate;
 pub(crate) use render::render;
 pub(crate) use run::run;
 #[cfg(windows)]

@@ -53,6 +53,12 @@ impl FromStr for LogFilter {
     }
 }
 
+impl std::fmt::Display for LogFilter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl LogFilter {
     fn filter(&self) -> EnvFilter {
         EnvFilter::new(&self.0)

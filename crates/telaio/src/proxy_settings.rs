@@ -19,8 +19,8 @@ use telaio_service_proxy::hcn::HcnOptions;
 #[cfg(target_os = "linux")]
 use telaio_service_proxy::{
     iptables::Flavor,
-    ipvs::{IpvsOptions, types::Scheduler},
-    sysctls::SysctlConfig,
+    ipvs::{self, IpvsOptions, types::Scheduler},
+    sysctls::{Setting, SysctlConfig},
 };
 use telaio_source::SourceSpec;
 
@@ -241,19 +241,24 @@ impl IpvsSettings {
     /// What the backend is made with.
     pub(crate) fn options(&self, flavor: Flavor, takeover: bool) -> IpvsOptions {
         let scheduler = self.scheduler.as_deref().and_then(Scheduler::parse);
-        let time_s = |time: Option<Duration>| time.map_or(0, seconds);
         IpvsOptions {
             scheduler: scheduler.unwrap_or_default(),
             exclude: self.exclude_cidrs.clone(),
             takeover,
-            timeouts: Timeouts {
-                tcp_s: time_s(self.tcp_timeout),
-                tcp_fin_s: time_s(self.tcpfin_timeout),
-                udp_s: time_s(self.udp_timeout),
-            },
             flavor,
             ..IpvsOptions::default()
         }
+    }
+
+    /// The kernel's settings that go with it.
+    pub(crate) fn kernel_settings(&self) -> Vec<Setting> {
+        let time_s = |time: Option<Duration>| time.map_or(0, seconds);
+        let timeouts = Timeouts {
+            tcp_s: time_s(self.tcp_timeout),
+            tcp_fin_s: time_s(self.tcpfin_timeout),
+            udp_s: time_s(self.udp_timeout),
+        };
+        ipvs::setup::settings(self.strict_arp, &timeouts)
     }
 }
 

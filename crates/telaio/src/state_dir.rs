@@ -32,7 +32,7 @@ pub(crate) fn default_path() -> PathBuf {
 
 /// Whether we run as root, by the owner of our own entry in /proc.
 #[cfg(unix)]
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|entry| entry.uid() == 0)
 }

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use telaio_model::{IpFamily, Object, ObjectKey, ObjectRef, ServiceEndpoints};
 use telaio_netlink::addresses::Addresses;
-use telaio_netlink::ipvs::{Ipvs, Timeouts};
 use telaio_netlink::links::Links;
 use telaio_reconcile::kpng::{Backend, Inbox, News, Sink, SinkError, Syncing};
 use telaio_reconcile::{ApplyError, SyncKind, SyncReport, Syncer};
@@ -43,8 +42,6 @@ pub struct IpvsOptions {
     pub exclude: Vec<IpNet>,
     /// Virtual servers at our services' addresses are taken over, whoever made them.
     pub takeover: bool,
-    /// How long connections without packets are kept; 0 leaves it as it is.
-    pub timeouts: Timeouts,
     /// How long an endpoint that left may keep its connections.
     pub drain_time_max: Duration,
     /// Which iptables the fixed rules are made with.
@@ -57,7 +54,6 @@ impl Default for IpvsOptions {
             scheduler: Scheduler::default(),
             exclude: Vec::new(),
             takeover: false,
-            timeouts: Timeouts { tcp_s: 0, tcp_fin_s: 0, udp_s: 0 },
             drain_time_max: Duration::from_mins(15),
             flavor: Flavor::Auto,
         }
@@ -152,7 +148,6 @@ impl IpvsSyncer {
         counters: SharedCounters,
     ) -> Result<Self, SinkError> {
         let config = &options.config;
-        set_timeouts(&ipvs.timeouts)?;
         let mut proxier = Proxier::open(ProxierOptions {
             families: config.families.clone(),
             exclude: ipvs.exclude.clone(),
@@ -235,12 +230,11 @@ impl IpvsSyncer {
         }
         let addresses_changed = self.signals.addresses.swap(false, Ordering::AcqRel);
         let machine_changed = (addresses_changed || self.first) && self.machine.read()?;
-        let everything = if node != self.node || machine_changed || self.first {
+        let mut everything = self.avoid_lost_marks();
+        if node != self.node || machine_changed || self.first {
             self.node = node;
-            self.set_contexts()
-        } else {
-            false
-        };
+            everything |= self.set_contexts();
+        }
         for controller in &mut self.controllers {
             if everything {
                 for (key, entry) in &self.services {
@@ -252,6 +246,17 @@ impl IpvsSyncer {
             }
         }
         Ok(())
+    }
+
+    /// Somebody else may have taken marks of ours; whether so, and all services want a new look.
+    fn avoid_lost_marks(&mut self) -> bool {
+        let lost = self.proxier.lost_marks();
+        for (family, mark) in &lost {
+            for controller in self.controllers.iter_mut().filter(|it| it.family() == *family) {
+                controller.avoid_mark(*mark);
+            }
+        }
+        !lost.is_empty()
     }
 
     /// What all services depend on may be something else now; whether it is.
@@ -339,14 +344,6 @@ impl IpvsSyncer {
         let by_family = self.rules.iter().map(|rules| (rules.family(), rules.counters()));
         *self.counters.lock() = by_family.collect();
     }
-}
-
-fn set_timeouts(timeouts: &Timeouts) -> Result<(), ApplyError> {
-    if *timeouts == (Timeouts { tcp_s: 0, tcp_fin_s: 0, udp_s: 0 }) {
-        return Ok(());
-    }
-    let Some(mut ipvs) = Ipvs::open().map_err(apply_error)? else { return Ok(()) };
-    ipvs.set_timeouts(timeouts).map_err(apply_error)
 }
 
 /// The machine's addresses, but for those on loopback and on devices that have services' addresses.

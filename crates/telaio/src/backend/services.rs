@@ -151,7 +151,7 @@ fn check_backend(backend: &str, settings: &ServicesSettings) -> Result<Flavor, C
 
 /// The kernel's settings that only this backend needs.
 fn backend_settings(backend: &str, ipvs: &IpvsSettings) -> Vec<Setting> {
-    if backend == IpvsBackend::NAME { ipvs::setup::settings(ipvs.strict_arp) } else { Vec::new() }
+    if backend == IpvsBackend::NAME { ipvs.kernel_settings() } else { Vec::new() }
 }
 
 /// Refuses to start beside kube-proxy's rules, unless they are to be taken over.

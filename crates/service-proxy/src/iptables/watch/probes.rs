@@ -95,7 +95,7 @@ fn place(family: Family, table: &str) -> Option<(IpFamily, Table)> {
     let family = match family {
         Family::Ip => IpFamily::V4,
         Family::Ip6 => IpFamily::V6,
-        Family::Inet => return None,
+        Family::Inet | Family::Bridge => return None,
     };
     let table = Table::ALL.into_iter().find(|it| it.as_str() == table)?;
     Some((family, table))
