@@ -12,6 +12,8 @@ mod run;
 mod status;
 #[cfg(target_os = "linux")]
 mod trace;
+#[cfg(target_os = "linux")]
+mod trace_url;
 
 pub(crate) use brain::brain;
 #[cfg(target_os = "linux")]
