@@ -42,7 +42,7 @@ use crate::head::{Headers, RequestHead, ResponseHead};
 use crate::reply::Reply;
 use crate::table::{Action, Auth, HeaderEdit, Policy, Route, TlsRedirect};
 use crate::tls::CertificateStore;
-use crate::tls::upstream::{UpstreamTlsError, Verify};
+use crate::tls::upstream::Verify;
 use basic::{BasicFilter, Checked, Verdict};
 use client::Client;
 use cors::CorsFilter;
@@ -71,12 +71,9 @@ pub struct Filters {
 impl Filters {
     /// Filters that remember nothing yet. `store` tells which hosts share a certificate; without it no
     /// connection is for another host.
-    pub fn new(
-        store: Option<Arc<CertificateStore>>,
-        https_port: u16,
-    ) -> Result<Self, UpstreamTlsError> {
-        let client = Arc::new(Client::new(&Verify::Off)?);
-        Ok(Self {
+    pub fn new(store: Option<Arc<CertificateStore>>, https_port: u16) -> Self {
+        let client = Arc::new(Client::new(&Verify::Off));
+        Self {
             rates: Rates::default(),
             under_way: Arc::default(),
             checked: Checked::default(),
@@ -87,7 +84,7 @@ impl Filters {
             https_port,
             start: Instant::now(),
             hasher: RandomState::new(),
-        })
+        }
     }
 
     fn now_ns(&self) -> u64 {

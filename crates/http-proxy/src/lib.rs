@@ -30,10 +30,16 @@
 
 pub mod balance;
 pub mod body;
+pub mod cache;
 mod clock;
+pub mod compress;
 pub mod error;
 pub mod filter;
+pub mod front;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod h1;
+pub mod h2;
 pub mod head;
 pub mod proxy;
 pub mod proxy_protocol;

@@ -5,12 +5,13 @@
 //! [`HttpProxy::forward_request`], which speaks heads and bodies.
 
 pub(crate) mod attempts;
+mod cached;
 pub mod decide;
 pub mod forward;
 pub mod observe;
 pub mod settings;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -19,8 +20,11 @@ pub use decide::{Decision, Forwarding};
 pub use observe::{Observer, Outcome};
 pub use settings::ProxySettings;
 
+use crate::cache::Cache;
+use crate::filter::Filters;
 use crate::router::{RouteProblem, Router};
 use crate::table::TableChange;
+use crate::tls::TlsAcceptor;
 use crate::upstream::Upstreams;
 
 /// Serves what its table says.
@@ -32,6 +36,9 @@ pub struct HttpProxy {
     /// Held while the table is replaced, so that two changes do not lose one.
     change: Mutex<()>,
     observer: Option<Arc<dyn Observer>>,
+    filters: Filters,
+    tls: Option<Arc<TlsAcceptor>>,
+    cache: OnceLock<Cache>,
 }
 
 impl HttpProxy {
@@ -39,10 +46,13 @@ impl HttpProxy {
     pub fn new(settings: ProxySettings) -> Self {
         Self {
             upstreams: Arc::new(Upstreams::new(settings.cookie_secret)),
+            filters: Filters::new(None, settings.https_port),
+            tls: None,
             settings,
             router: ArcSwap::from_pointee(Router::new()),
             change: Mutex::new(()),
             observer: None,
+            cache: OnceLock::new(),
         }
     }
 
@@ -51,6 +61,24 @@ impl HttpProxy {
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
         self
+    }
+
+    /// With TLS: certificates and what hosts ask of clients follow the table too.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Arc<TlsAcceptor>) -> Self {
+        self.filters = Filters::new(Some(tls.store().clone()), self.settings.https_port);
+        self.tls = Some(tls);
+        self
+    }
+
+    /// How TLS is accepted, if it is.
+    pub fn tls(&self) -> Option<&Arc<TlsAcceptor>> {
+        self.tls.as_ref()
+    }
+
+    /// What filters remember.
+    pub fn filters(&self) -> &Filters {
+        &self.filters
     }
 
     /// Its settings.
@@ -68,6 +96,11 @@ impl HttpProxy {
         &self.upstreams
     }
 
+    /// What is kept of responses. It takes memory only from the first request on that may use it.
+    pub fn cache(&self) -> &Cache {
+        self.cache.get_or_init(|| Cache::new(self.settings.cache.clone()))
+    }
+
     /// Takes a change over. Requests that run keep the table that they began with; the next ones see
     /// this one. Routes that cannot be served are named, and their last good form stays.
     pub fn apply(&self, change: &TableChange) -> Vec<RouteProblem> {
@@ -83,6 +116,11 @@ impl HttpProxy {
             ..TableChange::default()
         };
         self.upstreams.apply(&only(added));
+        if let Some(tls) = &self.tls {
+            for problem in tls.apply(change) {
+                tracing::warn!(%problem, "TLS: the last good settings stay");
+            }
+        }
         let mut problems = Vec::new();
         if !change.routes.is_empty() {
             let (next, found) = self.router.load().apply(change, &self.upstreams);

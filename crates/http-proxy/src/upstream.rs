@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
@@ -28,7 +28,8 @@ pub use connect::{Connection, UpstreamStream};
 
 use crate::balance::{LoadBalancer, StickyKey};
 use crate::clock;
-use crate::table::{Backend, BackendId, TableChange};
+use crate::table::{Backend, BackendId, TableChange, UpstreamProtocol};
+use crate::tls::{self, Verify, upstream::Offer};
 
 /// How often idle connections are looked through and checks are begun.
 const TICK: Duration = Duration::from_millis(500);
@@ -45,6 +46,8 @@ pub struct Upstream {
     pub budget: RetryBudget,
     connections: AtomicU32,
     pending: AtomicU32,
+    /// How TLS is spoken; or why it cannot be.
+    tls: ArcSwapOption<Result<tls::UpstreamTls, String>>,
     /// Somebody may get a connection now.
     freed: Notify,
 }
@@ -60,6 +63,7 @@ impl Upstream {
             budget: RetryBudget::default(),
             connections: AtomicU32::new(0),
             pending: AtomicU32::new(0),
+            tls: ArcSwapOption::empty(),
             freed: Notify::new(),
         }
     }
@@ -81,12 +85,37 @@ impl Upstream {
 
     /// Takes over a backend's new form.
     pub fn update(&self, backend: &Backend) {
+        if self.settings().protocol != backend.protocol {
+            self.tls.store(compile_tls(backend).map(Arc::new));
+            // Connections of the old kind are of no use.
+            self.balancer.get_backends().iter().for_each(|peer| peer.pool.clear());
+        }
         self.balancer.set(backend.balance.clone(), backend.slow_start, &backend.endpoints);
         self.settings.store(Arc::new(Backend { endpoints: Vec::new(), ..backend.clone() }));
         if backend.health.is_none() {
             self.balancer.get_backends().iter().for_each(|peer| peer.set_healthy(true));
         }
     }
+}
+
+/// Reads a backend's settings of TLS.
+fn compile_tls(backend: &Backend) -> Option<Result<tls::UpstreamTls, String>> {
+    let (settings, offer) = match &backend.protocol {
+        UpstreamProtocol::Http1 | UpstreamProtocol::H2c => return None,
+        UpstreamProtocol::Https(settings) => (settings, Offer::Http1),
+        UpstreamProtocol::HttpsH2(settings) => (settings, Offer::Http2),
+    };
+    let verify = settings.authorities_pem.clone().map_or(Verify::Off, Verify::Authority);
+    let identity = settings.identity_pem.as_deref();
+    let identity = identity.map(|pem| tls::Certificate::from_pem(pem, pem)).transpose();
+    let made = identity.map_err(|error| error.to_string()).and_then(|identity| {
+        let made = tls::UpstreamTls::new(&verify, offer, identity.as_ref());
+        made.map_err(|error| error.to_string())
+    });
+    if let Err(reason) = &made {
+        tracing::warn!(backend = %backend.id, %reason, "its connections cannot be made");
+    }
+    Some(made)
 }
 
 /// All backends as they run.

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::{StickyKey, takes_new};
 use crate::clock;
+use crate::h2::client::H2Pool;
 use crate::table::{Endpoint, EndpointAddress, EndpointState};
 use crate::upstream::pool::Pool;
 
@@ -44,6 +45,8 @@ pub struct Peer {
     pub(crate) check_due_ns: AtomicU64,
     /// Idle connections.
     pub(crate) pool: Pool,
+    /// Connections that requests share.
+    pub(crate) h2: H2Pool,
 }
 
 impl Peer {
@@ -71,6 +74,7 @@ impl Peer {
             checks_in_row: AtomicU32::new(0),
             check_due_ns: AtomicU64::new(0),
             pool: Pool::default(),
+            h2: H2Pool::default(),
         };
         peer.update(endpoint);
         peer

@@ -55,15 +55,17 @@ type Sender = SendRequest<Full<Bytes>>;
 /// Asks, and keeps connections.
 #[derive(Debug)]
 pub struct Client {
-    tls: Arc<UpstreamTls>,
+    /// `None` if rustls refused its settings; then https cannot be asked.
+    tls: Option<Arc<UpstreamTls>>,
     idle: Mutex<HashMap<String, Vec<(Sender, Instant)>>>,
 }
 
 impl Client {
     /// A client that verifies https servers like this.
-    pub fn new(verify: &Verify) -> Result<Self, UpstreamTlsError> {
-        let tls = Arc::new(UpstreamTls::new(verify, Offer::Http1, None)?);
-        Ok(Self { tls, idle: Mutex::default() })
+    pub fn new(verify: &Verify) -> Self {
+        let tls = UpstreamTls::new(verify, Offer::Http1, None).map(Arc::new);
+        let tls = tls.map_err(|error| tracing::error!(%error, "https cannot be asked")).ok();
+        Self { tls, idle: Mutex::default() }
     }
 
     /// Asks, and reads the answer whole.
@@ -151,7 +153,9 @@ impl Client {
         stream.set_nodelay(true).map_err(failed)?;
         if https {
             // Bounded by the caller's time-out as well.
-            let connected = self.tls.connect(stream, host, Duration::from_secs(30)).await;
+            let refused = || ClientError::Address(key.to_owned());
+            let tls = self.tls.as_ref().ok_or_else(refused)?;
+            let connected = tls.connect(stream, host, Duration::from_secs(30)).await;
             let (stream, _) = connected.map_err(|error| ClientError::Tls(key.to_owned(), error))?;
             handshake(key, stream).await
         } else {

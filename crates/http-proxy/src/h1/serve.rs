@@ -223,7 +223,13 @@ impl<S: Io> Connection<S> {
             BodyLength::Fixed(length) => Some(length),
             _ => None,
         };
-        match self.proxy.decide(&mut exchange.request, length) {
+        let mut decision = self.proxy.decide(&mut exchange.request, length);
+        if let Decision::Ask(asking) = decision {
+            decision = Box::pin(self.proxy.ask(asking, &mut exchange.request, length)).await;
+        }
+        match decision {
+            // Asking decides.
+            Decision::Ask(_) => false,
             Decision::Forward(forwarding) if forwarding.needs_streams() && !framing.upgrade => {
                 Box::pin(self.forward_streamed(exchange, framing, &forwarding, begun)).await
             }
@@ -445,7 +451,10 @@ impl<S: Io> Connection<S> {
         let flight = Flight::begin(peer.clone(), clock::nanos(Instant::now()));
         let connection = match upstream.reuse(&peer) {
             Some(connection) => Ok(connection),
-            None => Box::pin(upstream.connect(&peer, policy.timeouts.connect)).await,
+            None => {
+                let within = policy.timeouts.connect;
+                Box::pin(upstream.connect_for(&peer, within, &exchange.request)).await
+            }
         };
         let mut connection = match connection {
             Ok(connection) => connection,

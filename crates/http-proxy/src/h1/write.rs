@@ -273,6 +273,11 @@ fn status_line(out: &mut Vec<u8>, status: StatusCode) {
 
 /// `Date`, made once a second and thread.
 fn date(out: &mut Vec<u8>) {
+    with_date(|text| field(out, b"Date", text.as_bytes()));
+}
+
+/// The time now, in HTTP's form; made anew only when the second is another.
+pub(crate) fn with_date<T>(use_it: impl FnOnce(&str) -> T) -> T {
     thread_local! {
         static LAST: RefCell<(u64, String)> = const { RefCell::new((u64::MAX, String::new())) };
     }
@@ -282,8 +287,8 @@ fn date(out: &mut Vec<u8>) {
             *second = now;
             *text = http_date(now);
         }
-        field(out, b"Date", text.as_bytes());
-    });
+        use_it(text)
+    })
 }
 
 /// A time in HTTP's form.

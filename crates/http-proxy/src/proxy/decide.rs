@@ -7,16 +7,18 @@ use ipnet::IpNet;
 
 use super::HttpProxy;
 use crate::balance::Peer;
+use crate::cache::{KeyParts, Keyed};
 use crate::clock;
 use crate::error::ErrorKind;
+use crate::filter::{Next, Passed};
 use crate::head::{Known, RequestHead, ResponseHead, Scheme, cookie};
 use crate::reply::Reply;
 use crate::router::Compiled;
-use crate::table::{Action, Balance, HashKey, HeaderEdit, Redirect, TlsRedirect, UpstreamProtocol};
+use crate::table::{Action, Balance, HashKey};
 use crate::upstream::Upstream;
 
 /// A request's way to a backend.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Forwarding {
     /// The route.
     pub route: Arc<Compiled>,
@@ -26,6 +28,17 @@ pub struct Forwarding {
     pub key: u64,
     /// The sticky cookie that the client sent.
     pub sticky: Option<String>,
+    /// What the filters let it take along.
+    pub passed: Passed,
+    /// What the cache knows the request by, if the route has it asked.
+    pub keyed: Option<Keyed>,
+}
+
+/// A request that somebody else has to be asked about.
+#[derive(Debug)]
+pub struct Asking {
+    route: Arc<Compiled>,
+    passed: Passed,
 }
 
 /// What shall happen to a request.
@@ -37,6 +50,8 @@ pub enum Decision {
     Reply(Reply),
     /// It cannot be served.
     Refuse(ErrorKind),
+    /// Whether it may be served takes time to find out: [`HttpProxy::ask`].
+    Ask(Asking),
 }
 
 impl HttpProxy {
@@ -51,17 +66,48 @@ impl HttpProxy {
         let Some(route) = router.find(request) else {
             return Decision::Refuse(ErrorKind::NoRoute);
         };
-        let policy = &route.route.policy;
-        if let Some(reply) = redirect_by_policy(route, request) {
-            return Decision::Reply(reply);
+        let mut passed = Passed::default();
+        match route.filters.check(self.filters(), request, &mut passed) {
+            Next::Go => self.decide_way(route, request, length, passed),
+            Next::Answer(reply) => Decision::Reply(reply),
+            Next::Authorise => Decision::Ask(Asking { route: route.clone(), passed }),
         }
+    }
+
+    /// Asks whether a request may be served, and decides then.
+    pub async fn ask(
+        &self,
+        asking: Asking,
+        request: &mut RequestHead,
+        length: Option<u64>,
+    ) -> Decision {
+        let Asking { route, mut passed } = asking;
+        match route.filters.authorise(self.filters(), request, &mut passed).await {
+            Some(reply) => Decision::Reply(reply),
+            None => self.decide_way(&route, request, length, passed),
+        }
+    }
+
+    /// Decides about a request that may be served by a route.
+    #[allow(clippy::unused_self)]
+    fn decide_way(
+        &self,
+        route: &Arc<Compiled>,
+        request: &mut RequestHead,
+        length: Option<u64>,
+        passed: Passed,
+    ) -> Decision {
+        let policy = &route.route.policy;
         if length.zip(policy.body_bytes_max).is_some_and(|(length, max)| length > max) {
             return Decision::Refuse(ErrorKind::BodyTooLarge);
         }
         match &route.route.action {
             Action::Forward(_) => {}
-            Action::Redirect(redirect) => {
-                return Decision::Reply(redirect_by_route(redirect, route, request));
+            Action::Redirect(_) => {
+                return match &route.filters.redirect {
+                    Some(redirect) => Decision::Reply(redirect.reply(request, &route.route.path)),
+                    None => Decision::Refuse(ErrorKind::Internal("a redirect that cannot be used")),
+                };
             }
             Action::Respond(fixed) => {
                 let status = StatusCode::from_u16(fixed.status).unwrap_or(StatusCode::OK);
@@ -73,14 +119,21 @@ impl HttpProxy {
             return Decision::Refuse(ErrorKind::NoEndpoint);
         };
         let (key, sticky) = pick_by(upstream, request);
-        let forwarding =
-            Forwarding { route: route.clone(), upstream: upstream.clone(), key, sticky };
+        let keyed = policy.cache.as_ref().and_then(|_| cache_key(route, upstream, request));
+        let forwarding = Forwarding {
+            route: route.clone(),
+            upstream: upstream.clone(),
+            key,
+            sticky,
+            passed,
+            keyed,
+        };
         if policy.rewrite.is_some()
             && let Some(path) = route.rewritten(request.path())
         {
             request.set_path(&path);
         }
-        edit(&policy.headers.request, &mut request.headers);
+        route.filters.edit_request(&forwarding.passed, request);
         Decision::Forward(forwarding)
     }
 
@@ -122,60 +175,17 @@ fn options_of_server() -> Reply {
         .header("allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH")
 }
 
-/// To https, or from `/` to the application's root.
-fn redirect_by_policy(route: &Compiled, request: &RequestHead) -> Option<Reply> {
-    let policy = &route.route.policy;
-    if let TlsRedirect::On(status) = policy.tls_redirect
-        && request.scheme == Scheme::Http
-        && !request.authority().is_empty()
-    {
-        let host =
-            request.authority().rsplit_once(':').map_or(request.authority(), |(host, port)| {
-                if port.bytes().all(|byte| byte.is_ascii_digit()) {
-                    host
-                } else {
-                    request.authority()
-                }
-            });
-        let location = format!("https://{host}{}", request.path_and_query());
-        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::PERMANENT_REDIRECT);
-        return Some(Reply::redirect(status, &location));
-    }
-    let root = policy.app_root.as_ref().filter(|_| request.path() == "/")?;
-    let location = if request.authority().is_empty() {
-        root.to_string()
-    } else {
-        format!("{}://{}{root}", request.scheme.as_str(), request.authority())
+/// What the cache knows a request by: as the client asked, before anything is rewritten.
+fn cache_key(route: &Compiled, upstream: &Upstream, request: &RequestHead) -> Option<Keyed> {
+    let parts = KeyParts {
+        scheme: request.scheme,
+        authority: request.authority(),
+        path: request.path(),
+        query: request.query(),
+        route: &route.route.id,
+        backend: upstream.id().as_str(),
     };
-    Some(Reply::redirect(StatusCode::FOUND, &location))
-}
-
-fn redirect_by_route(redirect: &Redirect, route: &Compiled, request: &RequestHead) -> Reply {
-    let status = StatusCode::from_u16(redirect.status)
-        .ok()
-        .filter(StatusCode::is_redirection)
-        .unwrap_or(StatusCode::PERMANENT_REDIRECT);
-    if let Some(url) = &redirect.url {
-        return Reply::redirect(status, url);
-    }
-    let scheme = redirect.scheme.as_deref().unwrap_or(request.scheme.as_str());
-    let host = redirect.host.as_deref().unwrap_or(request.host());
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    let default = if scheme == "https" { 443 } else { 80 };
-    let own = if redirect.scheme.is_some() { default } else { request.port() };
-    let port = match redirect.port.unwrap_or(own) {
-        port if port == default => String::new(),
-        port => format!(":{port}"),
-    };
-    let path = redirect.path.as_ref().map(ToString::to_string).or_else(|| {
-        let crate::table::PathMatch::Prefix(prefix) = &route.route.path else { return None };
-        let new = redirect.replace_prefix.as_ref()?;
-        let rest = request.path().strip_prefix(prefix.trim_end_matches('/'))?;
-        Some(format!("{}{rest}", new.trim_end_matches('/')))
-    });
-    let path = path.unwrap_or_else(|| request.path().to_owned());
-    let query = request.query().map(|query| format!("?{query}")).unwrap_or_default();
-    Reply::redirect(status, &format!("{scheme}://{host}{port}{path}{query}"))
+    Keyed::new(&parts, &request.headers).ok()
 }
 
 /// What a backend's choice of an endpoint goes by.
@@ -195,29 +205,32 @@ fn pick_by(upstream: &Upstream, request: &RequestHead) -> (u64, Option<String>) 
     (key, sticky.map(str::to_owned))
 }
 
-/// Edits a head's fields.
-pub fn edit(edits: &[HeaderEdit], headers: &mut crate::head::Headers) {
-    for edit in edits {
-        match edit {
-            HeaderEdit::Set(name, value) => drop(headers.set(name, value.as_bytes())),
-            HeaderEdit::Add(name, value) => drop(headers.push(name.as_bytes(), value.as_bytes())),
-            HeaderEdit::Remove(name) => headers.remove(name),
-        }
-    }
-}
-
 impl Forwarding {
     /// The last edits of a response that came from this endpoint.
-    pub fn edit_response(&self, _request: &RequestHead, response: &mut ResponseHead, peer: &Peer) {
-        let policy = &self.route.route.policy;
-        if !policy.headers.response.is_empty() {
-            edit(&policy.headers.response, &mut response.headers);
-        }
+    pub fn edit_response(&self, request: &RequestHead, response: &mut ResponseHead, peer: &Peer) {
+        self.route.filters.edit_response(&self.passed, request, response);
         let settings = self.upstream.settings();
         if let Some(sticky) = &settings.sticky
             && self.sticky.as_deref() != Some(peer.cookie())
         {
             response.headers.push_known(Known::SetCookie, set_cookie(sticky, peer.cookie()));
+        }
+    }
+
+    /// The last edits of a response that came from the cache.
+    pub fn edit_stored(&self, request: &RequestHead, response: &mut ResponseHead) {
+        self.route.filters.edit_response(&self.passed, request, response);
+    }
+
+    /// The same way for a request of our own, which has no client to count.
+    pub(super) fn behind(&self) -> Self {
+        Self {
+            route: self.route.clone(),
+            upstream: self.upstream.clone(),
+            key: self.key,
+            sticky: self.sticky.clone(),
+            passed: Passed::default(),
+            keyed: self.keyed.clone(),
         }
     }
 
@@ -228,10 +241,7 @@ impl Forwarding {
             || policy.compress.enabled
             || policy.mirror.is_some()
             || policy.error_backend.is_some()
-            || matches!(
-                self.upstream.settings().protocol,
-                UpstreamProtocol::H2c | UpstreamProtocol::HttpsH2(_)
-            )
+            || self.upstream.is_multiplexed()
     }
 
     /// Whether a try may be made again.

@@ -2,6 +2,7 @@
 
 use ipnet::IpNet;
 
+use crate::cache::CacheLimits;
 use crate::h1::parse::HeadLimits;
 use crate::h1::relay::ClientTimeouts;
 
@@ -16,8 +17,12 @@ pub struct ProxySettings {
     pub trusted_proxies: Vec<IpNet>,
     /// What sticky cookies are made with: the same on all replicas.
     pub cookie_secret: [u8; 32],
+    /// The port of https as clients see it: where redirects lead.
+    pub https_port: u16,
     /// Connections of clients; more wait in the kernel.
     pub connections_max: usize,
+    /// Bounds of the cache, which is there from the first route on that asks for it.
+    pub cache: CacheLimits,
 }
 
 impl Default for ProxySettings {
@@ -27,7 +32,9 @@ impl Default for ProxySettings {
             timeouts: ClientTimeouts::default(),
             trusted_proxies: Vec::new(),
             cookie_secret: [0; 32],
+            https_port: 443,
             connections_max: 65_536,
+            cache: CacheLimits::default(),
         }
     }
 }

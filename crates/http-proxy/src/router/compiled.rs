@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use regex::{Regex, RegexBuilder};
 use thiserror::Error;
 
+use crate::filter::RouteFilters;
 use crate::head::RequestHead;
 use crate::table::{Action, BackendId, PathMatch, Predicate, Rewrite, Route};
 use crate::upstream::{Upstream, Upstreams};
@@ -56,6 +57,8 @@ pub struct Compiled {
     pub targets: Vec<Target>,
     /// The canaries' backends, in the policy's order.
     pub canaries: Vec<Arc<Upstream>>,
+    /// What is decided before anything is forwarded.
+    pub filters: RouteFilters,
     /// The backend that answers errors.
     pub error_upstream: Option<Arc<Upstream>>,
     weight_total: u32,
@@ -97,7 +100,12 @@ impl Compiled {
             }
             _ => Vec::new(),
         };
+        let (filters, problems) = RouteFilters::new(&route);
+        for problem in problems {
+            tracing::warn!(route = %route.id, %problem, "part of its policy cannot be used");
+        }
         Ok(Self {
+            filters,
             canaries: canaries.iter().map(|rule| upstream(&rule.backend)).collect(),
             error_upstream: route.policy.error_backend.as_ref().map(|own| upstream(&own.backend)),
             weight_total: targets.iter().map(|target| target.weight).sum(),

@@ -1,19 +1,22 @@
 //! Connections to endpoints: made within the backend's bounds, kept, used again.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::Upstream;
 use crate::balance::Peer;
 use crate::error::{ErrorKind, ProxyError};
-use crate::table::EndpointAddress;
+use crate::head::RequestHead;
+use crate::proxy_protocol::{self, Addresses, Version};
+use crate::table::{EndpointAddress, UpstreamProtocol};
 
 /// A stream of bytes in both directions.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
@@ -153,8 +156,11 @@ impl Connection {
         self.idle_since = now;
         self.reused = true;
         let upstream = self.upstream.clone();
-        let idle_max = upstream.settings().limits.idle_max;
-        peer.pool.put(self, idle_max);
+        let settings = upstream.settings();
+        // A connection that named its client is that client's alone.
+        if settings.proxy_protocol.is_none() {
+            peer.pool.put(self, settings.limits.idle_max);
+        }
         if upstream.pending.load(Relaxed) > 0 {
             upstream.freed.notify_one();
         }
@@ -177,26 +183,68 @@ impl Upstream {
     }
 
     /// A connection to the endpoint: an idle one, else a new one within the bounds.
-    pub async fn connect(
+    pub async fn connect_for(
         self: &Arc<Self>,
         peer: &Peer,
         within: Duration,
+        request: &RequestHead,
     ) -> Result<Connection, ProxyError> {
-        match tokio::time::timeout(within, self.connect_untimed(peer)).await {
+        if let Some(idle) = self.reuse(peer) {
+            return Ok(idle);
+        }
+        let dial = Dial::for_request(request);
+        match tokio::time::timeout(within, self.connect_untimed(peer, dial)).await {
             Ok(connection) => connection,
             Err(_) => Err(ProxyError::unsent(ErrorKind::ConnectTimeout)),
         }
     }
 
-    async fn connect_untimed(self: &Arc<Self>, peer: &Peer) -> Result<Connection, ProxyError> {
+    /// A new connection without TLS of ours, for bytes that are passed through.
+    pub(crate) async fn connect_raw(
+        self: &Arc<Self>,
+        peer: &Peer,
+        within: Duration,
+        request: &RequestHead,
+    ) -> Result<Connection, ProxyError> {
+        let slot = self.slot(self.settings().limits.connections_max);
+        let slot = slot.ok_or_else(|| ProxyError::unsent(ErrorKind::Overloaded))?;
+        let dial = Dial { raw: true, ..Dial::for_request(request) };
+        match tokio::time::timeout(within, slot.open(peer, dial)).await {
+            Ok(connection) => connection,
+            Err(_) => Err(ProxyError::unsent(ErrorKind::ConnectTimeout)),
+        }
+    }
+
+    /// A new connection that requests will share. The caller bounds the time.
+    pub(crate) async fn open_multiplexed(
+        self: &Arc<Self>,
+        peer: &Peer,
+        request: &RequestHead,
+    ) -> Result<Connection, ProxyError> {
+        let slot = self.slot(self.settings().limits.connections_max);
+        let slot = slot.ok_or_else(|| ProxyError::unsent(ErrorKind::Overloaded))?;
+        slot.open(peer, Dial::for_request(request)).await
+    }
+
+    /// Whether requests share connections there.
+    pub(crate) fn is_multiplexed(&self) -> bool {
+        let protocol = &self.settings().protocol;
+        matches!(protocol, UpstreamProtocol::H2c | UpstreamProtocol::HttpsH2(_))
+    }
+
+    async fn connect_untimed(
+        self: &Arc<Self>,
+        peer: &Peer,
+        dial: Dial<'_>,
+    ) -> Result<Connection, ProxyError> {
         let limits = self.settings().limits.clone();
         let mut waits = None;
         loop {
-            if let Some(idle) = peer.pool.take() {
+            if let Some(idle) = self.reuse(peer) {
                 return Ok(idle);
             }
             if let Some(slot) = self.slot(limits.connections_max) {
-                return slot.open(peer).await;
+                return slot.open(peer, dial).await;
             }
             if waits.is_none() {
                 let before = self.pending.fetch_add(1, Relaxed);
@@ -219,7 +267,7 @@ impl Upstream {
         peer: &Peer,
     ) -> Result<Connection, ProxyError> {
         let slot = self.slot(u32::MAX).ok_or(ErrorKind::Overloaded)?;
-        slot.open(peer).await
+        slot.open(peer, Dial::default()).await
     }
 
     /// A place for one more connection.
@@ -239,25 +287,129 @@ fn drop_one_idle(peer: &Peer) -> bool {
     peer.pool.take().is_some()
 }
 
+/// On whose behalf a connection is made.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Dial<'a> {
+    host: &'a str,
+    client: Option<Addresses>,
+    /// Without TLS of ours, whatever the backend speaks.
+    raw: bool,
+}
+
+impl<'a> Dial<'a> {
+    fn for_request(request: &'a RequestHead) -> Self {
+        let client = &request.client;
+        let port = if client.address == client.peer.ip() { client.peer.port() } else { 0 };
+        let source = SocketAddr::new(client.address, port);
+        let client = Addresses { source, destination: client.local };
+        Self { host: request.host(), client: Some(client), raw: false }
+    }
+}
+
 impl Connection {
-    async fn open(mut self, peer: &Peer) -> Result<Self, ProxyError> {
+    async fn open(mut self, peer: &Peer, dial: Dial<'_>) -> Result<Self, ProxyError> {
         let failed = |error| ProxyError::unsent(ErrorKind::Connect).because(error);
         let stream = match peer.address() {
             EndpointAddress::Socket(address) => TcpStream::connect(address).await,
             EndpointAddress::Name(name, port) => TcpStream::connect((&**name, *port)).await,
         };
-        let stream = stream.map_err(failed)?;
+        let mut stream = stream.map_err(failed)?;
         // Heads and bodies are written in pieces as they come: none may wait for an acknowledgement.
         stream.set_nodelay(true).map_err(failed)?;
-        self.stream = Some(UpstreamStream::Plain(stream));
+        let settings = self.upstream.settings().clone();
+        if let Some(version) = settings.proxy_protocol {
+            let version = if version == 1 { Version::V1 } else { Version::V2 };
+            let local = stream.local_addr().map_err(failed)?;
+            // Who speaks for nobody, as a health check does, names itself.
+            let own = Addresses { source: local, destination: stream.peer_addr().map_err(failed)? };
+            let header = proxy_protocol::encode(version, dial.client.unwrap_or(own));
+            stream.write_all(&header).await.map_err(failed)?;
+        }
+        let tls = self.upstream.tls.load_full();
+        self.stream = Some(match tls.as_deref() {
+            _ if dial.raw => UpstreamStream::Plain(stream),
+            None => UpstreamStream::Plain(stream),
+            Some(Err(reason)) => return Err(failed(io::Error::other(reason.clone()))),
+            Some(Ok(tls)) => {
+                let named = match &settings.protocol {
+                    UpstreamProtocol::Https(own) | UpstreamProtocol::HttpsH2(own) => {
+                        own.server_name.as_deref()
+                    }
+                    UpstreamProtocol::Http1 | UpstreamProtocol::H2c => None,
+                };
+                let name = match (named.unwrap_or(dial.host), peer.address()) {
+                    ("", EndpointAddress::Socket(address)) => address.ip().to_string(),
+                    ("", EndpointAddress::Name(name, _)) => name.to_string(),
+                    (name, _) => name.to_owned(),
+                };
+                // Whoever asked bounds the time of the whole.
+                let connected = tls.connect(stream, &name, Duration::from_secs(60)).await;
+                let (stream, _) = connected.map_err(|error| failed(io::Error::other(error)))?;
+                UpstreamStream::Boxed(Box::new(stream))
+            }
+        });
         Ok(self)
+    }
+
+    /// Takes what carries it; the connection still counts until it is dropped.
+    pub(crate) fn take_stream(&mut self) -> Option<UpstreamStream> {
+        self.stream.take()
+    }
+
+    /// Whether it is encrypted.
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self.stream, Some(UpstreamStream::Boxed(_)))
+    }
+}
+
+/// A connection as a stream of its own, which counts until it is dropped.
+pub(crate) struct Counted {
+    stream: UpstreamStream,
+    _connection: Connection,
+}
+
+impl Counted {
+    /// `None` if there is nothing to carry it.
+    pub(crate) fn new(mut connection: Connection) -> Option<Self> {
+        Some(Self { stream: connection.take_stream()?, _connection: connection })
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
 /// Makes connections ahead where settings ask for it, one per endpoint and turn.
 pub(super) fn prewarm(upstream: &Arc<Upstream>) {
     let limits = upstream.settings().limits.clone();
-    if limits.prewarm == 0 {
+    if limits.prewarm == 0
+        || upstream.is_multiplexed()
+        || upstream.settings().proxy_protocol.is_some()
+    {
         return;
     }
     for peer in upstream.balancer.get_backends() {
@@ -265,7 +417,9 @@ pub(super) fn prewarm(upstream: &Arc<Upstream>) {
             let upstream = upstream.clone();
             tokio::spawn(async move {
                 let Some(slot) = upstream.slot(limits.connections_max) else { return };
-                let opened = tokio::time::timeout(Duration::from_secs(5), slot.open(&peer)).await;
+                let opened =
+                    tokio::time::timeout(Duration::from_secs(5), slot.open(&peer, Dial::default()))
+                        .await;
                 if let Ok(Ok(connection)) = opened {
                     connection.keep(&peer, Instant::now());
                 }

@@ -44,7 +44,7 @@ fn get(address: SocketAddr) -> Request<Bytes> {
 
 #[tokio::test]
 async fn connections_are_used_again_and_replaced_when_closed() {
-    let client = Client::new(&Verify::Off).unwrap();
+    let client = Client::new(&Verify::Off);
     let (address, connections) = server("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", 3).await;
     for _ in 0..9 {
         let answer = client.ask(get(address), WITHIN, 100).await.unwrap();
@@ -56,7 +56,7 @@ async fn connections_are_used_again_and_replaced_when_closed() {
 
 #[tokio::test]
 async fn an_answer_that_is_long_late_or_missing_is_an_error() {
-    let client = Client::new(&Verify::Off).unwrap();
+    let client = Client::new(&Verify::Off);
     let (long, _) = server("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n123456789", 1).await;
     let error = client.ask(get(long), WITHIN, 8).await.unwrap_err();
     assert!(matches!(error, ClientError::Body(..)), "{error}");

@@ -29,7 +29,7 @@ fn request() -> RequestHead {
 }
 
 async fn ask(settings: &ForwardAuth, answers: &Answers) -> Result<Granted, Reply> {
-    let client = Client::new(&Verify::Off).unwrap();
+    let client = Client::new(&Verify::Off);
     ForwardFilter::new(settings).unwrap().ask(&request(), &client, answers).await
 }
 

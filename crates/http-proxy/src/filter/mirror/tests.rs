@@ -5,7 +5,7 @@ use super::*;
 use crate::tls::upstream::Verify;
 
 fn mirrors() -> Mirrors {
-    Mirrors::new(Arc::new(Client::new(&Verify::Off).unwrap()))
+    Mirrors::new(Arc::new(Client::new(&Verify::Off)))
 }
 
 fn filter(url: &str) -> MirrorFilter {
