@@ -79,6 +79,9 @@ async fn every_case_of_the_table_is_routed_as_it_says() {
         for (request, expected) in &case.requests {
             let (host, path) = request.split_at(request.find('/').unwrap());
             assert_eq!(&meets(world.route(host, path)), expected, "{}: {request}", case.name);
+            // The proxy's own router has to agree.
+            let served = world.served(host, path);
+            assert_eq!(&meets(served.as_ref()), expected, "{}: {request}", case.name);
         }
     }
 }

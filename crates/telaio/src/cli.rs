@@ -417,8 +417,8 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "NAME", value_parser = interface)]
     pub(crate) iface: Option<String>,
 
-    /// A request instead of a packet
-    #[arg(long, value_name = "URL", hide = true)]
+    /// A request instead of a packet: http://HOST/PATH or https://HOST/PATH
+    #[arg(long, value_name = "URL", conflicts_with_all = ["from", "to", "batch"])]
     pub(crate) url: Option<String>,
 
     /// Questions to answer, one a line, as JSON: {"from":"IP","to":"IP:PORT","proto":"tcp",

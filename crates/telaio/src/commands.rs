@@ -11,6 +11,8 @@ mod run;
 mod service;
 mod status;
 mod trace;
+#[cfg(target_os = "linux")]
+mod trace_url;
 
 pub(crate) use brain::brain;
 pub(crate) use cleanup::cleanup;

@@ -104,7 +104,7 @@ fn version_says_what_the_build_can_do() {
     assert!(ended.stdout.contains("sources:  kube, dir, brain"));
     let json: serde_json::Value =
         serde_json::from_str(&run_args(["version", "--output=json"]).stdout).unwrap();
-    assert_eq!(json["planes"], serde_json::json!(["services", "pods"]));
+    assert_eq!(json["planes"], serde_json::json!(["services", "pods", "ingress"]));
     assert_eq!(run_args(["--version"]).code, Some(0));
 }
 

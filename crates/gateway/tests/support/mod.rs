@@ -180,6 +180,18 @@ impl World {
         warnings.map(|it| format!("{}: {}", it.reason.as_str(), it.message)).collect()
     }
 
+    /// The route of a request by the router that serves.
+    pub(crate) fn served(&self, host: &str, path: &str) -> Option<Route> {
+        let proxy = telaio_http_proxy::HttpProxy::new(telaio_http_proxy::ProxySettings::default());
+        let routes = self.routes.iter().map(|(id, route)| (Arc::clone(id), Some(route.clone())));
+        let change = TableChange { routes: routes.collect(), ..TableChange::default() };
+        assert_eq!(proxy.apply(&change), []);
+        let mut request = telaio_http_proxy::RequestHead::new();
+        request.set_authority(host);
+        request.set_path(path);
+        proxy.router().find(&request).map(|found| found.route.clone())
+    }
+
     /// The only route.
     pub(crate) fn only_route(&self) -> &Route {
         assert_eq!(self.routes.len(), 1, "{:#?}", self.routes);

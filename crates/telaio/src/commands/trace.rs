@@ -28,8 +28,8 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 /// Answers one question, or a file of them.
 pub(crate) fn trace(args: &TraceArgs, out: &mut impl Write) -> Result<(), CommandError> {
     Logging::start(&args.log)?;
-    if args.url.is_some() {
-        return Err(CommandError::failed("--url comes with the ingress plane, in a later release"));
+    if let Some(url) = &args.url {
+        return super::trace_url::trace_url(args, url, out);
     }
     let question = args.question()?;
     let backend = backend::choose_to_show(&args.backend)?;
@@ -44,7 +44,7 @@ pub(crate) fn trace(args: &TraceArgs, out: &mut impl Write) -> Result<(), Comman
         (None, Some(packet)) => tracer.answer(&packet, args.output, out)?,
         (None, None) => {
             return Err(CommandError::bad_input(
-                "ask something: --from IP --to IP:PORT[/tcp|udp|sctp], or --batch FILE",
+                "ask something: --from IP --to IP:PORT[/tcp|udp|sctp], --batch FILE, or --url URL",
             ));
         }
     }

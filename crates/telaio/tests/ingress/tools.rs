@@ -1,6 +1,6 @@
 //! Commands about Ingresses that change nothing.
 
-use super::{Manifests, annotated, ingress};
+use super::{Echo, Manifests, annotated, ingress, service};
 use crate::support::run_args;
 
 #[test]
@@ -30,4 +30,37 @@ fn migrate_says_per_ingress_what_is_honoured_different_and_refused() {
     let json: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(json.as_array().unwrap().len(), 3);
     assert_eq!(json[2]["refused"][0]["what"], "nginx.ingress.kubernetes.io/server-snippet");
+}
+
+#[test]
+fn trace_says_what_a_request_will_meet() {
+    let one = Echo::start("one");
+    let manifests = Manifests::empty();
+    let rewrite = annotated("rewrite-target", "/$2");
+    let text = service("one", &[&one])
+        + &ingress("web", "a.example.com", "/shop(/|$)(.*)", "one", &rewrite)
+            .replace("Prefix", "ImplementationSpecific")
+        + &ingress("ssl", "b.example.com", "/", "one", &annotated("force-ssl-redirect", "true"))
+        + &ingress("shut", "c.example.com", "/", "one", &annotated("whitelist-source-range", "x"));
+    manifests.write("all.yaml", &text);
+    let trace = |url: &str| {
+        let url = format!("--url={url}");
+        let ended = run_args(["trace", "--node=n", "--output=json", &url, &manifests.source()]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        serde_json::from_str::<serde_json::Value>(&ended.stdout).unwrap()
+    };
+    let answer = trace("http://a.example.com/shop/cart?x=1");
+    assert_eq!((&answer["verdict"], &answer["route"]), (&"forward".into(), &"shop/web/0/0".into()));
+    assert_eq!(answer["rewritten"], "/cart");
+    assert_eq!(answer["endpoints"], serde_json::json!([one.address.to_string()]));
+    let answer = trace("http://b.example.com/x");
+    assert_eq!((&answer["verdict"], &answer["status"]), (&"redirect".into(), &308.into()));
+    assert_eq!(answer["location"], "https://b.example.com/x");
+    assert_eq!(trace("https://b.example.com/x")["verdict"], "forward");
+    let answer = trace("https://c.example.com/");
+    assert_eq!(answer["verdict"], "deny");
+    assert!(answer["warnings"][0].as_str().unwrap().contains("whitelist-source-range"), "{answer}");
+    assert_eq!(trace("http://d.example.com/")["verdict"], "none");
+    let ended = run_args(["trace", "--node=n", "--url=ftp://x/", &manifests.source()]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
 }
