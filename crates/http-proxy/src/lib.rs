@@ -35,6 +35,7 @@ mod clock;
 pub mod compress;
 pub mod error;
 pub mod filter;
+pub mod front;
 pub mod h1;
 pub mod h2;
 pub mod head;

@@ -14,7 +14,7 @@ use crate::filter::{Next, Passed};
 use crate::head::{Known, RequestHead, ResponseHead, Scheme, cookie};
 use crate::reply::Reply;
 use crate::router::Compiled;
-use crate::table::{Action, Balance, HashKey, UpstreamProtocol};
+use crate::table::{Action, Balance, HashKey};
 use crate::upstream::Upstream;
 
 /// A request's way to a backend.
@@ -247,10 +247,7 @@ impl Forwarding {
             || policy.compress.enabled
             || policy.mirror.is_some()
             || policy.error_backend.is_some()
-            || matches!(
-                self.upstream.settings().protocol,
-                UpstreamProtocol::H2c | UpstreamProtocol::HttpsH2(_)
-            )
+            || self.upstream.is_multiplexed()
     }
 
     /// Whether a try may be made again.

@@ -199,6 +199,22 @@ impl Upstream {
         }
     }
 
+    /// A new connection without TLS of ours, for bytes that are passed through.
+    pub(crate) async fn connect_raw(
+        self: &Arc<Self>,
+        peer: &Peer,
+        within: Duration,
+        request: &RequestHead,
+    ) -> Result<Connection, ProxyError> {
+        let slot = self.slot(self.settings().limits.connections_max);
+        let slot = slot.ok_or_else(|| ProxyError::unsent(ErrorKind::Overloaded))?;
+        let dial = Dial { raw: true, ..Dial::for_request(request) };
+        match tokio::time::timeout(within, slot.open(peer, dial)).await {
+            Ok(connection) => connection,
+            Err(_) => Err(ProxyError::unsent(ErrorKind::ConnectTimeout)),
+        }
+    }
+
     /// A new connection that requests will share. The caller bounds the time.
     pub(crate) async fn open_multiplexed(
         self: &Arc<Self>,
@@ -276,6 +292,8 @@ fn drop_one_idle(peer: &Peer) -> bool {
 pub(crate) struct Dial<'a> {
     host: &'a str,
     client: Option<Addresses>,
+    /// Without TLS of ours, whatever the backend speaks.
+    raw: bool,
 }
 
 impl<'a> Dial<'a> {
@@ -284,7 +302,7 @@ impl<'a> Dial<'a> {
         let port = if client.address == client.peer.ip() { client.peer.port() } else { 0 };
         let source = SocketAddr::new(client.address, port);
         let client = Addresses { source, destination: client.local };
-        Self { host: request.host(), client: Some(client) }
+        Self { host: request.host(), client: Some(client), raw: false }
     }
 }
 
@@ -309,6 +327,7 @@ impl Connection {
         }
         let tls = self.upstream.tls.load_full();
         self.stream = Some(match tls.as_deref() {
+            _ if dial.raw => UpstreamStream::Plain(stream),
             None => UpstreamStream::Plain(stream),
             Some(Err(reason)) => return Err(failed(io::Error::other(reason.clone()))),
             Some(Ok(tls)) => {

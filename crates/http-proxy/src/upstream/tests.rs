@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 
 use super::health::judge;
 use super::{RetryBudget, Upstream, Upstreams};
+use crate::head::RequestHead;
 use crate::balance::{Peer, Pick};
 use crate::error::ErrorKind;
 use crate::table::{Backend, BackendId, Breaker, Endpoint, HealthCheck};
@@ -33,7 +34,7 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn a_connection_is_used_again_until_the_other_side_closes() {
     let (listener, address) = listener().await;
     let (upstream, peer) = upstream(address, Breaker::default());
-    let first = upstream.connect(&peer, SECOND).await.expect("connect");
+    let first = upstream.connect_for(&peer, SECOND, &RequestHead::new()).await.expect("connect");
     let (server, _) = listener.accept().await.expect("accept");
     assert!(!first.reused);
     first.keep(&peer, Instant::now());
@@ -51,13 +52,13 @@ async fn connections_are_bounded_and_the_next_one_waits_its_turn() {
     let (_listener, address) = listener().await;
     let limits = Breaker { connections_max: 1, pending_max: 1, ..Breaker::default() };
     let (upstream, peer) = upstream(address, limits);
-    let only = upstream.connect(&peer, SECOND).await.expect("the first");
+    let only = upstream.connect_for(&peer, SECOND, &RequestHead::new()).await.expect("the first");
     let waiting = tokio::spawn({
         let (upstream, peer) = (upstream.clone(), peer.clone());
-        async move { upstream.connect(&peer, Duration::from_secs(20)).await.map(drop) }
+        async move { upstream.connect_for(&peer, Duration::from_secs(20), &RequestHead::new()).await.map(drop) }
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let refused = upstream.connect(&peer, SECOND).await.expect_err("nobody else may wait");
+    let refused = upstream.connect_for(&peer, SECOND, &RequestHead::new()).await.expect_err("nobody else may wait");
     assert_eq!(refused.kind, ErrorKind::Overloaded);
     only.keep(&peer, Instant::now());
     waiting.await.expect("task").expect("the kept one");
@@ -67,8 +68,8 @@ async fn connections_are_bounded_and_the_next_one_waits_its_turn() {
 async fn an_endpoint_that_leaves_takes_its_connections_along() {
     let (_listener, address) = listener().await;
     let (upstream, peer) = upstream(address, Breaker::default());
-    let idle = upstream.connect(&peer, SECOND).await.expect("connect");
-    let running = upstream.connect(&peer, SECOND).await.expect("connect");
+    let idle = upstream.connect_for(&peer, SECOND, &RequestHead::new()).await.expect("connect");
+    let running = upstream.connect_for(&peer, SECOND, &RequestHead::new()).await.expect("connect");
     idle.keep(&peer, Instant::now());
     upstream.update(&Backend::new("ns/web:80", Vec::new()));
     assert_eq!(upstream.connections(), 1);
@@ -81,7 +82,7 @@ async fn nobody_there_is_an_error_that_may_be_retried() {
     let (listener, address) = listener().await;
     drop(listener);
     let (upstream, peer) = upstream(address, Breaker::default());
-    let error = upstream.connect(&peer, SECOND).await.expect_err("closed port");
+    let error = upstream.connect_for(&peer, SECOND, &RequestHead::new()).await.expect_err("closed port");
     assert_eq!((error.kind, error.retry), (ErrorKind::Connect, crate::error::RetryHint::Unsent));
     assert_eq!(upstream.connections(), 0);
 }
