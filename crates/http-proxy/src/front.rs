@@ -167,7 +167,9 @@ impl Front {
                     tracing::debug!(%error, host = %server_name, "a connection was not passed through");
                 }
             }
-            Err(AcceptError::Failed(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            Err(AcceptError::Failed(error))
+                if error.kind() == std::io::ErrorKind::UnexpectedEof =>
+            {
                 // A port scan or a load balancer's check: nothing was said.
             }
             Err(error) => self.refuse(&info, &error),
