@@ -184,6 +184,7 @@ fn unpack_kernel(directory: &Path) -> Result<()> {
 const PROXIES: &[(&str, &str)] = &[
     ("nginx", "nginx-light"),
     ("haproxy", "haproxy"),
+    ("varnishd", "varnish"),
     ("wrk", "wrk"),
     ("h2load", "nghttp2-client"),
     ("taskset", "util-linux"),
