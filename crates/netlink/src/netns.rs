@@ -232,7 +232,10 @@ fn is_namespace(file: &File) -> bool {
         let mut system: libc::statfs = std::mem::zeroed();
         (libc::fstatfs(file.as_raw_fd(), &raw mut system), system)
     };
-    status == 0 && system.f_type as i64 == FILE_SYSTEM_OF_NAMESPACES
+    // Its width differs between the kinds of machine.
+    #[allow(clippy::unnecessary_cast, reason = "it is necessary where the field is narrower")]
+    let kind = system.f_type as i64;
+    status == 0 && kind == FILE_SYSTEM_OF_NAMESPACES
 }
 
 fn path_of(name: &str) -> Result<PathBuf, NetnsError> {
