@@ -1,8 +1,8 @@
 //! What the suites need beside a Rust tool chain, installed when it is missing.
 //!
-//! Three ways: Debian packages by `apt-get`, parts of the tool chain by `rustup`, cargo's own
-//! subcommands by `cargo install --locked`. Nothing that is there is touched. A kernel for an emulated
-//! machine is only unpacked, below cargo's target directory.
+//! Debian packages come by `apt-get`, parts of the tool chain by `rustup`, cargo's own subcommands by
+//! `cargo install --locked`. Nothing that is there is touched. What is in JavaScript comes by `npm`, and
+//! a kernel for an emulated machine is only unpacked, both below cargo's target directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,6 +37,12 @@ const EMULATOR: (&str, &str) = ("qemu-system-x86_64", "qemu-system-x86");
 
 /// A package that needs the newest kernel for such a machine, and is nothing else.
 const KERNEL_FOR_EMULATOR: &str = "linux-image-cloud-amd64";
+
+/// What runs programs in JavaScript, and fetches them.
+const NODE: &[(&str, &str)] = &[("node", "nodejs"), ("npm", "npm")];
+
+/// The public HTTP cache test-suite, for npm. Another version may ask for other things.
+const CACHE_TESTS: (&str, &str) = ("http-cache-tests", "0.4.5");
 
 /// A part of the tool chain: the cargo command that needs it, and its name for rustup.
 const COMPONENTS: &[(&str, &str)] = &[("fmt", "rustfmt"), ("clippy", "clippy")];
@@ -110,6 +116,24 @@ pub(crate) fn qemu() -> Result<PathBuf> {
         fs::rename(&unfinished, &directory)?;
     }
     Ok(directory)
+}
+
+/// Fetches the HTTP cache test-suite and what runs it; the suite's directory.
+pub(crate) fn cache_tests() -> Result<PathBuf> {
+    debian_packages(NODE)?;
+    let (name, version) = CACHE_TESTS;
+    let place = target_directory().join(format!("{name}-{version}"));
+    let package = place.join("node_modules").join(name);
+    if !package.exists() {
+        fs::create_dir_all(&place)?;
+        let wanted = format!("{name}@{version}");
+        // Nothing that the package brings along is run while it is installed.
+        let npm = ["install", "--prefix", ".", "--no-audit", "--no-fund", "--ignore-scripts"];
+        if !program("npm").args(npm).args([wanted.as_str()]).within(&place).run()? {
+            bail!("npm could not install {wanted}");
+        }
+    }
+    Ok(package)
 }
 
 /// Unpacks a kernel's package. Installed, it would want to be what this machine starts with.

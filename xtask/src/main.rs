@@ -10,6 +10,7 @@
 //! is installed first, by name and in a pinned version.
 
 mod bench;
+mod cache;
 mod exec;
 mod install;
 mod suites;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::exec::{cargo, program, root};
-use crate::{install, windows as for_windows};
+use crate::{cache as http_cache, install, windows as for_windows};
 
 /// How long `--long` fuzzes each target.
 const FUZZ_S_PER_TARGET: u32 = 300;
@@ -47,6 +47,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "deny", long_only: false, run: deny },
     Suite { name: "advisories", long_only: false, run: advisories },
     Suite { name: "tests", long_only: false, run: tests },
+    Suite { name: "cache", long_only: false, run: cache },
     Suite { name: "windows", long_only: false, run: windows },
     Suite { name: "docs", long_only: false, run: docs },
     Suite { name: "qemu", long_only: true, run: qemu },
@@ -169,6 +170,11 @@ fn tests(run: &mut Run) -> Result<Outcome> {
         nextest.run_and_find(|line| line.trim_start().starts_with("Summary ["))?;
     run.summary = summary;
     Ok(Outcome::of(passed))
+}
+
+/// The public HTTP cache test-suite.
+fn cache(_: &mut Run) -> Result<Outcome> {
+    http_cache::suite().map(Outcome::of)
 }
 
 /// What only Windows runs, under wine.

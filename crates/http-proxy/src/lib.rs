@@ -30,7 +30,9 @@
 
 pub mod balance;
 pub mod body;
+pub mod cache;
 mod clock;
+pub mod compress;
 pub mod error;
 pub mod filter;
 pub mod front;
@@ -45,6 +47,7 @@ pub mod server;
 pub mod table;
 pub mod tls;
 pub mod upstream;
+pub mod watch;
 
 pub use balance::LoadBalancer;
 pub use error::{ErrorKind, ProxyError, Side};

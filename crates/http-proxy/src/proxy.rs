@@ -5,12 +5,13 @@
 //! [`HttpProxy::forward_request`], which speaks heads and bodies.
 
 pub(crate) mod attempts;
+mod cached;
 pub mod decide;
 pub mod forward;
 pub mod observe;
 pub mod settings;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -19,11 +20,13 @@ pub use decide::{Decision, Forwarding};
 pub use observe::{Observer, Outcome};
 pub use settings::ProxySettings;
 
+use crate::cache::Cache;
 use crate::filter::Filters;
 use crate::router::{RouteProblem, Router};
 use crate::table::TableChange;
 use crate::tls::TlsAcceptor;
 use crate::upstream::Upstreams;
+use crate::watch::otlp::Exporter;
 
 /// Serves what its table says.
 #[derive(Debug)]
@@ -35,7 +38,9 @@ pub struct HttpProxy {
     change: Mutex<()>,
     observer: Option<Arc<dyn Observer>>,
     filters: Filters,
+    traces: Option<Arc<Exporter>>,
     tls: Option<Arc<TlsAcceptor>>,
+    cache: OnceLock<Cache>,
 }
 
 impl HttpProxy {
@@ -45,10 +50,12 @@ impl HttpProxy {
             upstreams: Arc::new(Upstreams::new(settings.cookie_secret)),
             filters: Filters::new(None, settings.https_port),
             tls: None,
+            traces: None,
             settings,
             router: ArcSwap::from_pointee(Router::new()),
             change: Mutex::new(()),
             observer: None,
+            cache: OnceLock::new(),
         }
     }
 
@@ -56,6 +63,13 @@ impl HttpProxy {
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
+        self
+    }
+
+    /// With traces: each request becomes a part of one, and endpoints are told which.
+    #[must_use]
+    pub fn with_traces(mut self, traces: Arc<Exporter>) -> Self {
+        self.traces = Some(traces);
         self
     }
 
@@ -90,6 +104,11 @@ impl HttpProxy {
     /// The backends as they run.
     pub fn upstreams(&self) -> &Arc<Upstreams> {
         &self.upstreams
+    }
+
+    /// What is kept of responses. It takes memory only from the first request on that may use it.
+    pub fn cache(&self) -> &Cache {
+        self.cache.get_or_init(|| Cache::new(self.settings.cache.clone()))
     }
 
     /// Takes a change over. Requests that run keep the table that they began with; the next ones see

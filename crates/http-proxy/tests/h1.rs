@@ -151,18 +151,19 @@ async fn bodies_go_both_ways_whatever_their_framing() {
             "{answer}"
         );
         let chunked = "POST /head HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTE: trailers\r\nConnection: close\r\n\r\n3;ext=1\r\nabc\r\n2\r\nde\r\n0\r\nX-Sum: 5\r\nContent-Length: 9\r\n\r\n";
-        let answer = proxy.raw(chunked).await;
+        // Names of fields may come in lower case.
+        let answer = proxy.raw(chunked).await.to_ascii_lowercase();
         let seen = body(&answer);
         assert!(
-            seen.contains("Transfer-Encoding: chunked\r\n") && seen.contains("X-Sum: 5"),
+            seen.contains("transfer-encoding: chunked\r\n") && seen.contains("x-sum: 5"),
             "{seen}"
         );
-        assert!(!seen.contains("ext=1") && !seen.contains("Content-Length"), "{seen}");
+        assert!(!seen.contains("ext=1") && !seen.contains("content-length"), "{seen}");
         let answer =
             proxy.raw("GET /chunked HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
         assert!(
             answer.contains("Transfer-Encoding: chunked\r\n")
-                && answer.ends_with("0\r\nX-Sum: 7\r\n\r\n"),
+                && answer.to_ascii_lowercase().ends_with("0\r\nx-sum: 7\r\n\r\n"),
             "{answer}"
         );
         let old = proxy.raw("GET /chunked HTTP/1.0\r\nHost: a\r\n\r\n").await;

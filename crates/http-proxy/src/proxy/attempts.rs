@@ -7,6 +7,7 @@ use http::{Method, StatusCode};
 
 use super::{Forwarding, HttpProxy, Outcome};
 use crate::balance::Peer;
+use crate::cache::Fetch;
 use crate::clock;
 use crate::error::{ErrorKind, ProxyError, RetryHint, Side};
 use crate::head::RequestHead;
@@ -23,6 +24,8 @@ pub(crate) struct Attempts<'a> {
     pub(crate) answered: Option<Instant>,
     pub(crate) body_bytes: u64,
     pub(crate) response_begun: bool,
+    /// What the cache makes of the response.
+    pub(crate) fetch: Option<Box<Fetch>>,
 }
 
 /// How often a kept connection may turn out to be closed before that counts as a try.
@@ -40,6 +43,7 @@ impl<'a> Attempts<'a> {
             answered: None,
             body_bytes: 0,
             response_begun: false,
+            fetch: None,
         }
     }
 

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use super::HttpProxy;
 use crate::balance::Peer;
+use crate::cache::{KeyParts, Keyed};
 use crate::clock;
 use crate::error::ErrorKind;
 use crate::filter::{Next, Passed};
@@ -29,6 +30,8 @@ pub struct Forwarding {
     pub sticky: Option<String>,
     /// What the filters let it take along.
     pub passed: Passed,
+    /// What the cache knows the request by, if the route has it asked.
+    pub keyed: Option<Keyed>,
 }
 
 /// A request that somebody else has to be asked about.
@@ -56,6 +59,9 @@ impl HttpProxy {
     /// was announced.
     pub fn decide(&self, request: &mut RequestHead, length: Option<u64>) -> Decision {
         self.believe(request);
+        if let Some(traces) = &self.traces {
+            traces.begin(request);
+        }
         if request.path() == "*" {
             return Decision::Reply(options_of_server());
         }
@@ -116,8 +122,15 @@ impl HttpProxy {
             return Decision::Refuse(ErrorKind::NoEndpoint);
         };
         let (key, sticky) = pick_by(upstream, request);
-        let forwarding =
-            Forwarding { route: route.clone(), upstream: upstream.clone(), key, sticky, passed };
+        let keyed = policy.cache.as_ref().and_then(|_| cache_key(route, upstream, request));
+        let forwarding = Forwarding {
+            route: route.clone(),
+            upstream: upstream.clone(),
+            key,
+            sticky,
+            passed,
+            keyed,
+        };
         if policy.rewrite.is_some()
             && let Some(path) = route.rewritten(request.path())
         {
@@ -165,6 +178,19 @@ fn options_of_server() -> Reply {
         .header("allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH")
 }
 
+/// What the cache knows a request by: as the client asked, before anything is rewritten.
+fn cache_key(route: &Compiled, upstream: &Upstream, request: &RequestHead) -> Option<Keyed> {
+    let parts = KeyParts {
+        scheme: request.scheme,
+        authority: request.authority(),
+        path: request.path(),
+        query: request.query(),
+        route: &route.route.id,
+        backend: upstream.id().as_str(),
+    };
+    Keyed::new(&parts, &request.headers).ok()
+}
+
 /// What a backend's choice of an endpoint goes by.
 fn pick_by(upstream: &Upstream, request: &RequestHead) -> (u64, Option<String>) {
     let settings = upstream.settings();
@@ -191,6 +217,23 @@ impl Forwarding {
             && self.sticky.as_deref() != Some(peer.cookie())
         {
             response.headers.push_known(Known::SetCookie, set_cookie(sticky, peer.cookie()));
+        }
+    }
+
+    /// The last edits of a response that came from the cache.
+    pub fn edit_stored(&self, request: &RequestHead, response: &mut ResponseHead) {
+        self.route.filters.edit_response(&self.passed, request, response);
+    }
+
+    /// The same way for a request of our own, which has no client to count.
+    pub(super) fn behind(&self) -> Self {
+        Self {
+            route: self.route.clone(),
+            upstream: self.upstream.clone(),
+            key: self.key,
+            sticky: self.sticky.clone(),
+            passed: Passed::default(),
+            keyed: self.keyed.clone(),
         }
     }
 

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::attempts::Attempts;
+use super::cached::kept;
 use super::{Decision, Forwarding, HttpProxy, Outcome};
 use crate::balance::Pick;
 use crate::balance::peer::Flight;
 use crate::body::{self, Body};
+use crate::cache::{Answer, Moment};
 use crate::clock;
+use crate::compress;
 use crate::error::{ErrorKind, ProxyError};
 use crate::h1::timer::after;
 use crate::h2::client::H2Exchange;
@@ -21,7 +24,7 @@ impl HttpProxy {
     /// Serves a request: decides, forwards, and gives the response, or the page that says what went
     /// wrong. `request` is left as its backend saw it.
     pub async fn forward_request(
-        &self,
+        self: &Arc<Self>,
         request: &mut RequestHead,
         body: Body,
     ) -> (ResponseHead, Body) {
@@ -64,8 +67,25 @@ impl HttpProxy {
         }
     }
 
-    /// Brings a request to an endpoint of the chosen backend, in as many tries as it may take.
+    /// Gets the response to a request: from the cache, where the route has one and it has it, else
+    /// from the chosen backend; compressed, where the route wants that and the client takes it.
     pub(crate) async fn forward(
+        self: &Arc<Self>,
+        request: &RequestHead,
+        body: Body,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(ResponseHead, Body), ProxyError> {
+        let policy = &attempts.forwarding.route.route.policy;
+        let response = if policy.cache.is_some() {
+            Box::pin(self.forward_cached(request, body, attempts)).await?
+        } else {
+            self.forward_to_backend(request, body, attempts).await?
+        };
+        Ok(compress::apply(&policy.compress, request, response))
+    }
+
+    /// Brings a request to an endpoint of the chosen backend, in as many tries as it may take.
+    pub(super) async fn forward_to_backend(
         &self,
         request: &RequestHead,
         mut body: Body,
@@ -132,8 +152,20 @@ impl HttpProxy {
                     let kind = ErrorKind::BadResponse("refused by the route's retry policy");
                     return Err((ProxyError::idempotent(kind), Some(body)));
                 }
-                forwarding.edit_response(request, &mut response, &peer);
-                Ok((response, exchange.into_body(framing)))
+                let answer = attempts.fetch.take();
+                let answer = answer.map(|fetch| fetch.response(&mut response, Moment::now()));
+                let body = exchange.into_body(framing);
+                match answer {
+                    Some(Answer::Serve(reply)) => Ok(forwarding.stored(request, reply)),
+                    Some(Answer::Forward(Some(writer))) => {
+                        forwarding.edit_response(request, &mut response, &peer);
+                        Ok((response, kept(body, writer)))
+                    }
+                    Some(Answer::Forward(None)) | None => {
+                        forwarding.edit_response(request, &mut response, &peer);
+                        Ok((response, body))
+                    }
+                }
             }
             Err(error) => {
                 let reused = exchange.connection().is_some_and(|connection| connection.reused);

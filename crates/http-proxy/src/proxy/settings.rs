@@ -2,6 +2,7 @@
 
 use ipnet::IpNet;
 
+use crate::cache::CacheLimits;
 use crate::h1::parse::HeadLimits;
 use crate::h1::relay::ClientTimeouts;
 
@@ -20,6 +21,8 @@ pub struct ProxySettings {
     pub https_port: u16,
     /// Connections of clients; more wait in the kernel.
     pub connections_max: usize,
+    /// Bounds of the cache, which is there from the first route on that asks for it.
+    pub cache: CacheLimits,
 }
 
 impl Default for ProxySettings {
@@ -31,6 +34,7 @@ impl Default for ProxySettings {
             cookie_secret: [0; 32],
             https_port: 443,
             connections_max: 65_536,
+            cache: CacheLimits::default(),
         }
     }
 }

@@ -9,9 +9,9 @@ use tokio::net::TcpListener;
 
 use super::health::judge;
 use super::{RetryBudget, Upstream, Upstreams};
-use crate::head::RequestHead;
 use crate::balance::{Peer, Pick};
 use crate::error::ErrorKind;
+use crate::head::RequestHead;
 use crate::table::{Backend, BackendId, Breaker, Endpoint, HealthCheck};
 
 async fn listener() -> (TcpListener, SocketAddr) {
@@ -55,10 +55,18 @@ async fn connections_are_bounded_and_the_next_one_waits_its_turn() {
     let only = upstream.connect_for(&peer, SECOND, &RequestHead::new()).await.expect("the first");
     let waiting = tokio::spawn({
         let (upstream, peer) = (upstream.clone(), peer.clone());
-        async move { upstream.connect_for(&peer, Duration::from_secs(20), &RequestHead::new()).await.map(drop) }
+        async move {
+            upstream
+                .connect_for(&peer, Duration::from_secs(20), &RequestHead::new())
+                .await
+                .map(drop)
+        }
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let refused = upstream.connect_for(&peer, SECOND, &RequestHead::new()).await.expect_err("nobody else may wait");
+    let refused = upstream
+        .connect_for(&peer, SECOND, &RequestHead::new())
+        .await
+        .expect_err("nobody else may wait");
     assert_eq!(refused.kind, ErrorKind::Overloaded);
     only.keep(&peer, Instant::now());
     waiting.await.expect("task").expect("the kept one");
@@ -82,7 +90,8 @@ async fn nobody_there_is_an_error_that_may_be_retried() {
     let (listener, address) = listener().await;
     drop(listener);
     let (upstream, peer) = upstream(address, Breaker::default());
-    let error = upstream.connect_for(&peer, SECOND, &RequestHead::new()).await.expect_err("closed port");
+    let error =
+        upstream.connect_for(&peer, SECOND, &RequestHead::new()).await.expect_err("closed port");
     assert_eq!((error.kind, error.retry), (ErrorKind::Connect, crate::error::RetryHint::Unsent));
     assert_eq!(upstream.connections(), 0);
 }
