@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::meta::ObjectKey;
 use crate::{
-    AuthSecret, ConfigMap, EndpointSlice, Ingress, IngressClass, Namespace, NetworkPolicy, Node, Override, Pod,
-    Service, ServiceCidr, TlsSecret,
+    AuthSecret, ConfigMap, EndpointSlice, Ingress, IngressClass, Namespace, NetworkPolicy, Node,
+    Override, Pod, Service, ServiceCidr, TlsSecret,
 };
 
 macro_rules! kinds {

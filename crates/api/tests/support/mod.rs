@@ -14,14 +14,14 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use telaio_api::global::{GlobalEndpoint, GlobalEndpointKey, GlobalOp};
 use telaio_model::{
-    AuthSecret, ClientIpAffinity, Conditions, ConfigMap, ContainerPort, Endpoint, EndpointPort, EndpointRef,
-    Families, Hints, Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressTls,
-    IpMode, LabelSelector, Labels, LoadBalancerIngress, LocalEndpoint, LocalEndpointPort,
-    LocalService, LocalServicePort, Meta, Namespace, NetworkPolicy, Node, NodeAddress, Object,
-    ObjectKey, ObjectRef, Op, Override, OverrideAction, OverrideTarget, PathType, Pod, PodPhase,
-    PolicyPeer, PolicyPort, PolicyPortMatch, PolicyRule, PortRef, Protocol, Scopes,
-    SelectorOperator, SelectorRequirement, Service, ServiceCidr, ServicePort, ServiceType, Taint,
-    TargetPort, TlsSecret, TrafficDistribution, TrafficPolicy,
+    AuthSecret, ClientIpAffinity, Conditions, ConfigMap, ContainerPort, Endpoint, EndpointPort,
+    EndpointRef, Families, Hints, Ingress, IngressBackend, IngressClass, IngressPath, IngressRule,
+    IngressTls, IpMode, LabelSelector, Labels, LoadBalancerIngress, LocalEndpoint,
+    LocalEndpointPort, LocalService, LocalServicePort, Meta, Namespace, NetworkPolicy, Node,
+    NodeAddress, Object, ObjectKey, ObjectRef, Op, Override, OverrideAction, OverrideTarget,
+    PathType, Pod, PodPhase, PolicyPeer, PolicyPort, PolicyPortMatch, PolicyRule, PortRef,
+    Protocol, Scopes, SelectorOperator, SelectorRequirement, Service, ServiceCidr, ServicePort,
+    ServiceType, Taint, TargetPort, TlsSecret, TrafficDistribution, TrafficPolicy,
 };
 
 /// The same cases in every run.

@@ -3,15 +3,17 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 use telaio_hcn::{HnsVersion, ObjectKind};
+use windows_sys::Win32::System::Console::{CTRL_BREAK_EVENT, GenerateConsoleCtrlEvent};
 use windows_sys::Win32::System::HostComputeNetwork::HcnNotificationServiceDisconnect;
 
 use crate::answer::Wrong;
+use crate::field::Objects;
 use crate::memory;
 use crate::state::{self, Callback, Function, Misbehaviour, State};
 
 /// What tests ask for.
-#[derive(Clone, Copy, Deserialize)]
-enum Command {
+#[derive(Clone, Deserialize)]
+pub(crate) enum Command {
     /// An empty one of this version; nothing is wrong.
     Reset { version: HnsVersion },
     /// Calls are answered wrongly.
@@ -24,6 +26,10 @@ enum Command {
     Running { running: bool },
     /// HNS restarts: everything is gone.
     Restart,
+    /// Somebody else makes these.
+    Fill { objects: Objects },
+    /// The console of this process gets Ctrl-Break.
+    Interrupt,
     /// What is open and what was called.
     Report,
 }
@@ -54,7 +60,7 @@ pub unsafe extern "system" fn StandinControl(
     report.len()
 }
 
-fn obey(command: Command) {
+pub(crate) fn obey(command: Command) {
     match command {
         Command::Reset { version } => state::with(|state| {
             // What is still open stays counted: a leak of the test before must show.
@@ -82,6 +88,11 @@ fn obey(command: Command) {
             });
             tell_disconnected();
         }
+        Command::Fill { objects } => objects.make(&state::with(|state| state.hcn.clone())),
+        Command::Interrupt => {
+            // SAFETY: takes two numbers. That there is no console shows by nothing happening.
+            unsafe { GenerateConsoleCtrlEvent(CTRL_BREAK_EVENT, std::process::id()) };
+        }
         Command::Report => {}
     }
 }
@@ -99,7 +110,8 @@ fn tell_disconnected() {
     }
 }
 
-fn report() -> Value {
+pub(crate) fn report() -> Value {
+    let objects = Objects::read(&state::with(|state| state.hcn.clone()));
     state::with(|state| {
         let calls: serde_json::Map<_, _> = state
             .entered
@@ -119,6 +131,7 @@ fn report() -> Value {
             "waiting": state.waiting,
             "calls": calls,
             "documents": documents,
+            "objects": objects,
         })
     })
 }

@@ -180,7 +180,8 @@ impl Manifest for Ingress {
             let path = format_args!("status.loadBalancer.ingress[{i}].ip");
             status_ips.extend(errors.ip(path, ip));
         }
-        let named = self.status.load_balancer.ingress.iter().filter_map(|it| it.hostname.as_deref());
+        let named =
+            self.status.load_balancer.ingress.iter().filter_map(|it| it.hostname.as_deref());
         let status_hostnames =
             named.filter(|name| !name.is_empty()).map(|name| ctx.intern(name)).collect();
         errors.finish(Some(telaio_model::Ingress {

@@ -98,7 +98,8 @@ impl Manifest for Secret {
             Some(_) => return Ok(None),
         };
         let (plain, encoded) = (self.string_data, self.data);
-        let has_auth = [&plain, &encoded].iter().any(|it| it.users.is_some() || it.authority.is_some());
+        let has_auth =
+            [&plain, &encoded].iter().any(|it| it.users.is_some() || it.authority.is_some());
         if !is_tls && !has_auth {
             return Ok(None);
         }

@@ -16,7 +16,7 @@ use crate::supply::{self, SupplyOptions, check_readable};
 pub(crate) fn migrate(args: &MigrateArgs, out: &mut impl Write) -> Result<(), CommandError> {
     let spec = args.source.spec()?;
     check_readable(&spec)?;
-    Logging::start(&args.log.log_level, args.log.log_format)?;
+    Logging::start(&args.log)?;
     let options = SupplyOptions {
         source: args.source.clone(),
         planes: vec![Plane::Ingress],

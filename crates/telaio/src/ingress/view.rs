@@ -28,7 +28,7 @@ impl IngressView {
     /// Follows a node's view from its beginning.
     pub(crate) fn follow(origin: &ViewOrigin, node: &Arc<str>) -> Self {
         match origin {
-            ViewOrigin::Store(store) => {
+            ViewOrigin::Store(store, _) => {
                 Self::Store(LocalWatch::new(store, Arc::clone(node), wants()))
             }
             ViewOrigin::Brain(options, status) => {
