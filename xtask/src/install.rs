@@ -21,6 +21,10 @@ const DEBIAN: &[(&str, &str)] = &[
     ("iptables-nft-restore", "iptables"),
     ("ipset", "ipset"),
     ("ipvsadm", "ipvsadm"),
+    // What the CNI plugin is compared with, what calls it, and what the tests ping with.
+    ("/usr/lib/cni/bridge", "containernetworking-plugins"),
+    ("podman", "podman"),
+    ("ping", "iputils-ping"),
     // A kernel to run tests on, and what loads its modules.
     ("linux.uml", "user-mode-linux"),
     ("modprobe", "kmod"),
@@ -180,6 +184,7 @@ fn unpack_kernel(directory: &Path) -> Result<()> {
 const PROXIES: &[(&str, &str)] = &[
     ("nginx", "nginx-light"),
     ("haproxy", "haproxy"),
+    ("varnishd", "varnish"),
     ("wrk", "wrk"),
     ("h2load", "nghttp2-client"),
     ("taskset", "util-linux"),

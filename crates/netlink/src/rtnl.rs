@@ -32,7 +32,7 @@ use crate::socket::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, Protoco
 use crate::wire::{Message, Writer};
 
 pub use link::{Bridge, BridgePort, Mac, PeerPlace, SetLink, Veth, Vxlan, Which};
-pub use neighbour::{FdbEntry, Neighbour};
+pub use neighbour::{FdbEntry, Neighbour, PortEntry};
 pub use route::{Route, Scope};
 
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, then the link's number.
@@ -91,6 +91,8 @@ pub enum Request<'a> {
     ReplaceNeighbour(Neighbour),
     /// Removes that.
     DeleteNeighbour(Neighbour),
+    /// Says by which port a bridge reaches a hardware address.
+    ReplacePortEntry(PortEntry),
     /// Says behind which machine a hardware address is, on a vxlan link.
     ReplaceFdb(FdbEntry),
     /// Removes that.
@@ -120,6 +122,9 @@ impl Request<'_> {
             }
             Self::DeleteNeighbour(it) => {
                 it.write(writer, neighbour::RTM_DELNEIGH, flags, sequence);
+            }
+            Self::ReplacePortEntry(it) => {
+                it.write(writer, neighbour::RTM_NEWNEIGH, replace, sequence);
             }
             Self::ReplaceFdb(it) => it.write(writer, neighbour::RTM_NEWNEIGH, replace, sequence),
             Self::DeleteFdb(it) => it.write(writer, neighbour::RTM_DELNEIGH, flags, sequence),

@@ -14,7 +14,7 @@
 
 mod links;
 
-pub(crate) use links::port_of;
+pub(crate) use links::{announcement, port_of};
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -295,6 +295,7 @@ pub(crate) fn detach(state: &State, key: &str, record: Option<Attachment>) -> Re
     if !record.ports.is_empty() {
         errors.extend(unpublish(std::slice::from_ref(&record)).err());
     }
+    errors.extend(links::forget_neighbours(state, std::iter::once(&record)).err());
     errors.extend(links::remove(&record.host_link).err());
     if record.bandwidth.is_some() {
         errors.extend(crate::bandwidth::clear(&record.host_link).err());
@@ -326,6 +327,7 @@ pub(crate) fn detach_many(state: &State, records: Vec<(String, Option<Attachment
     let with_ports: Vec<Attachment> =
         doomed.iter().map(|(_, it)| it).filter(|it| !it.ports.is_empty()).cloned().collect();
     let unpublished = unpublish(&with_ports);
+    errors.extend(links::forget_neighbours(state, doomed.iter().map(|(_, it)| it)).err());
     let limiting = doomed.iter().filter(|(_, record)| record.bandwidth.is_some());
     let limiting: Vec<String> =
         limiting.map(|(_, record)| crate::bandwidth::limit_link(&record.host_link)).collect();
@@ -364,8 +366,10 @@ fn unpublish(records: &[Attachment]) -> Result<()> {
     ports::forget_flows(records)
 }
 
-/// A record whose making was cut short does not know its addresses, but their claims know it.
+/// What an attachment really has: a record whose making was cut short does not know its addresses, but their claims know
+/// it; and it may name ports that it never got.
 fn with_claims(state: &State, mut record: Attachment) -> Result<Attachment> {
+    record.ports = ports::claimed(state, &record);
     if record.mac.is_empty() && record.addresses.is_empty() {
         for (ip, holder) in ipam::claims(state, &record.network)? {
             let is_ours = holder.is_some_and(|it| {

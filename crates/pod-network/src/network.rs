@@ -41,6 +41,9 @@ pub struct Network {
     /// The bridge was there before us, and stays when the network goes.
     #[serde(default)]
     pub is_adopted: bool,
+    /// Everything of it was made; without, its making was cut short.
+    #[serde(default)]
+    pub is_made: bool,
     /// The names of other networks whose instances may reach this one's, and be reached.
     #[serde(default)]
     pub reaches: Vec<String>,

@@ -14,7 +14,7 @@ use crate::names;
 use crate::network::{Mode, Network};
 use crate::overlay;
 use crate::rules::{Cluster, Rules};
-use crate::state::{Lock, State};
+use crate::state::{Host, Lock, State};
 
 pub(crate) const EEXIST: i32 = 17;
 pub(crate) const ENODEV: i32 = 19;
@@ -48,13 +48,14 @@ pub(crate) fn ensure(state: &State, wanted: &Network) -> Result<(Network, Lock)>
 
 fn is_as_wanted(network: &Network, wanted: &Network) -> bool {
     let ours = Network {
+        is_made: wanted.is_made,
         group: wanted.group,
         is_adopted: wanted.is_adopted,
         bridge_mac: wanted.bridge_mac.clone(),
         reaches: wanted.reaches.clone(),
         ..network.clone()
     };
-    ours == *wanted
+    network.is_made && ours == *wanted
 }
 
 /// Makes a network, or makes it as wanted. Needs the exclusive lock.
@@ -82,8 +83,16 @@ pub(crate) fn make(state: &State, wanted: &Network) -> Result<()> {
     if network.reaches.is_empty() {
         network.reaches = existing.as_ref().map(|it| it.reaches.clone()).unwrap_or_default();
     }
-    state.save_network(&network)?;
+    let is_new = existing.as_ref() != Some(&Network { is_made: true, ..network.clone() });
+    if is_new {
+        network.is_made = false;
+        state.save_network(&network)?;
+    }
     let made = set_up(state, &mut kernel, &network, bridge.as_ref());
+    if made.is_ok() && is_new {
+        network.is_made = true;
+        state.save_network(&network)?;
+    }
     if made.is_err() && existing.is_none() {
         // What is left of it goes with the record; why it failed is what the caller has to know.
         let _ = remove_with(state, &mut kernel, &network);
@@ -103,13 +112,13 @@ pub(crate) fn set_up(
     if existing.is_none() {
         // The same whenever the bridge is made, so that instances need not learn it anew.
         let mac = network.bridge_mac.parse().ok();
-        let bridge =
-            Bridge { name, mac, mtu: network.mtu, group: network.group, vlan_filtering: false };
+        // Its length of packets is set below: only then the kernel does not change it with the ports.
+        let bridge = Bridge { name, mac, mtu: None, group: network.group, vlan_filtering: false };
         kernel.all([Request::Bridge(bridge)]).map_err(doing())?;
     }
     let set = SetLink {
         group: Some(network.group),
-        mtu: network.mtu.filter(|mtu| existing.is_some_and(|link| link.mtu != *mtu)),
+        mtu: network.mtu,
         promiscuous: network.promiscuous.then_some(true),
         ..SetLink::up(Which::Name(name))
     };
@@ -191,6 +200,15 @@ pub(crate) fn set(name: &str, value: &str) -> Result<()> {
         _ => {}
     }
     fs::write(&path, value).map_err(Error::io("cannot set", path))
+}
+
+impl Host {
+    /// Removes a network with all that hangs on it; that there is none is no fault.
+    pub fn remove_network(&self, name: &str) -> Result<()> {
+        let state = self.state()?;
+        let _lock = state.lock_exclusive()?;
+        remove(&state, name)
+    }
 }
 
 /// Removes a network with all that hangs on it. Needs the exclusive lock.

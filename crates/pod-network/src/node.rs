@@ -468,6 +468,7 @@ pub(crate) fn network_of(node: &LocalNode) -> Result<Network> {
         hairpin: false,
         promiscuous: false,
         is_adopted: false,
+        is_made: false,
         reaches: Vec::new(),
     })
 }

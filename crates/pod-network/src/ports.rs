@@ -94,6 +94,12 @@ pub(crate) fn release(state: &State, record: &Attachment) -> Result<()> {
     Ok(())
 }
 
+/// The ports of an instance that it has claimed: others' are not its to take back.
+pub(crate) fn claimed(state: &State, record: &Attachment) -> Vec<Port> {
+    let is_ours = |port: &&Port| is_of(&directory(state, port).join(claim_name(port)), record);
+    record.ports.iter().filter(is_ours).copied().collect()
+}
+
 /// Removes claims whose holder is not held by `is_held`.
 pub(crate) fn remove_orphans(
     state: &State,

@@ -180,6 +180,8 @@ fn restore_ports(state: &State) -> Result<()> {
         let port = Some(attach::port_of(network));
         requests
             .push(Request::Set(SetLink { port, ..SetLink::new(Which::Name(&record.host_link)) }));
+        let index = links.iter().find(|it| it.name == record.host_link).map(|it| it.index);
+        requests.extend(attach::announcement(network, record, bridge, index));
     }
     kernel.all_but(&[networks::ENODEV], requests).map_err(doing())
 }

@@ -3,8 +3,9 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 use telaio_hcn::{HnsVersion, ObjectKind};
-use windows_sys::Win32::System::Console::{CTRL_BREAK_EVENT, GenerateConsoleCtrlEvent};
+use windows_sys::Win32::System::Console::CTRL_BREAK_EVENT;
 use windows_sys::Win32::System::HostComputeNetwork::HcnNotificationServiceDisconnect;
+use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleW, GetProcAddress};
 
 use crate::answer::Wrong;
 use crate::field::Objects;
@@ -89,12 +90,29 @@ pub(crate) fn obey(command: Command) {
             tell_disconnected();
         }
         Command::Fill { objects } => objects.make(&state::with(|state| state.hcn.clone())),
-        Command::Interrupt => {
-            // SAFETY: takes two numbers. That there is no console shows by nothing happening.
-            unsafe { GenerateConsoleCtrlEvent(CTRL_BREAK_EVENT, std::process::id()) };
-        }
+        Command::Interrupt => interrupt(),
         Command::Report => {}
     }
+}
+
+/// What Windows does when somebody presses Ctrl-Break: a thread that goes through the process's handlers. There
+/// need not be a console for that.
+fn interrupt() {
+    type CtrlRoutine = unsafe extern "system" fn(usize) -> u32;
+    let library: Vec<u16> = "kernelbase.dll\0".encode_utf16().collect();
+    // SAFETY: both names have an end.
+    let found = unsafe {
+        GetProcAddress(GetModuleHandleW(library.as_ptr()), c"CtrlRoutine".as_ptr().cast())
+    };
+    let Some(found) = found else { return };
+    std::thread::spawn(move || {
+        // SAFETY: the function of that name takes the event where a thread has its argument.
+        unsafe {
+            std::mem::transmute::<unsafe extern "system" fn() -> isize, CtrlRoutine>(found)(
+                CTRL_BREAK_EVENT as usize,
+            )
+        }
+    });
 }
 
 fn tell_disconnected() {

@@ -9,7 +9,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,10 @@ const DIRECTORY: &str = "TELAIO_STANDIN";
 const DIRECTORY_FILE: &str = r"C:\telaio-standin.txt";
 /// How often commands are looked for.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
+
+/// How often replacing a file is tried, and the pause between.
+const ATTEMPTS_MAX: u32 = 500;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// All that is in HNS, as documents.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -111,7 +115,10 @@ pub(crate) fn changed(function: Function) {
 }
 
 fn save() {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let Some(directory) = directory() else { return };
+    // An older picture must not come over a newer one.
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let objects = Objects::read(&state::with(|state| state.hcn.clone()));
     put(&directory, "objects.json", &serde_json::json!(objects));
 }
@@ -119,8 +126,15 @@ fn save() {
 /// Never half-written.
 fn put(directory: &Path, name: &str, value: &Value) {
     let draft = directory.join(format!("{name}.{:?}", std::thread::current().id()));
-    if fs::write(&draft, value.to_string()).is_ok() {
-        drop(fs::rename(&draft, directory.join(name)));
+    if fs::write(&draft, value.to_string()).is_err() {
+        return;
+    }
+    for _ in 0..ATTEMPTS_MAX {
+        // A file that somebody reads at this moment cannot be replaced.
+        if fs::rename(&draft, directory.join(name)).is_ok() {
+            return;
+        }
+        std::thread::sleep(PAUSE);
     }
 }
 

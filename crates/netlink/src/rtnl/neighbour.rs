@@ -16,6 +16,10 @@ const NEIGHBOUR_HEADER_LEN: usize = 12;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const STATE_PERMANENT: u16 = 0x80;
+/// Never grows old.
+const STATE_STATIC: u16 = 0x40;
+/// The table of the bridge that the link is a port of.
+const FLAG_MASTER: u8 = 0x04;
 /// The link's own table, not the one of a bridge above it.
 const FLAG_SELF: u8 = 0x02;
 const FAMILY_BRIDGE: u8 = libc::AF_BRIDGE as u8;
@@ -40,6 +44,24 @@ pub struct FdbEntry {
     pub mac: Mac,
     /// The machine's address.
     pub remote: IpAddr,
+}
+
+/// By which port a bridge reaches a hardware address, for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortEntry {
+    /// The port.
+    pub port: LinkIndex,
+    /// The hardware address.
+    pub mac: Mac,
+}
+
+impl PortEntry {
+    pub(super) fn write(&self, writer: &mut Writer, message: u16, flags: u16, sequence: u32) {
+        let header = header(FAMILY_BRIDGE, self.port, STATE_STATIC, FLAG_MASTER);
+        writer.begin(message, flags, sequence, &header);
+        writer.put(NDA_LLADDR, &self.mac.0);
+        writer.end();
+    }
 }
 
 impl Neighbour {

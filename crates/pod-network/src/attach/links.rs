@@ -1,5 +1,6 @@
 //! The pair of links of an instance, and what is set in its namespace.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -9,7 +10,8 @@ use telaio_netlink::NetlinkError;
 use telaio_netlink::links::LinkIndex;
 use telaio_netlink::netns::Netns;
 use telaio_netlink::rtnl::{
-    Address, BridgePort, Mac, Neighbour, PeerPlace, Request, Route, Rtnetlink, SetLink, Veth, Which,
+    Address, BridgePort, Mac, Neighbour, PeerPlace, PortEntry, Request, Route, Rtnetlink, SetLink,
+    Veth, Which,
 };
 
 use crate::attachment::Attachment;
@@ -17,9 +19,11 @@ use crate::error::{Error, Result};
 use crate::names;
 use crate::network::{Mode, Network, PORT_GROUP};
 use crate::networks::{EEXIST, ENODEV, set};
+use crate::state::State;
 
 /// A bridge has no room for another port.
 const EXFULL: i32 = 54;
+const ENOENT: i32 = 2;
 const EACCES: i32 = 13;
 const EPERM: i32 = 1;
 /// How many names are tried for a link. Two that hash to the same one are not expected within a life time.
@@ -146,19 +150,66 @@ fn try_pair(
         no_own_address: true,
         ..SetLink::up(Which::Name(name))
     };
-    // Isolated before it is switched on. What the node remembers of whoever had the address before is forgotten.
-    let stale = record
+    // Isolated before it is switched on.
+    let on_bridge = (!record.is_routed).then_some(Request::Set(on_bridge));
+    let made = kernel.all([Request::Veth(veth)].into_iter().chain(on_bridge));
+    if made.is_err() || record.is_routed || network.mode == Mode::Bridged {
+        return made;
+    }
+    let port = kernel.link(name)?.map(|link| link.index);
+    let known = Attachment { mac: mac.to_string(), ..record.clone() };
+    kernel.all(announcement(network, &known, Some(bridge), port))
+}
+
+/// Tells the node and the bridge where an instance is, so that they need never ask all ports: of a thousand answers
+/// the kernel drops some, and asking costs as much as there are ports.
+pub(crate) fn announcement(
+    network: &Network,
+    record: &Attachment,
+    bridge: Option<LinkIndex>,
+    port: Option<LinkIndex>,
+) -> Vec<Request<'static>> {
+    let (Some(bridge), Some(port), Ok(mac)) = (bridge, port, record.mac.parse()) else {
+        return Vec::new();
+    };
+    if network.mode == Mode::Bridged || record.is_routed {
+        return Vec::new();
+    }
+    let neighbours = record
         .addresses
         .iter()
-        .map(|inet| Request::DeleteNeighbour(Neighbour { link: bridge, ip: inet.address(), mac }));
-    let on_bridge = (!record.is_routed).then_some(Request::Set(on_bridge));
-    let required = 1 + usize::from(on_bridge.is_some());
-    let requests = [Request::Veth(veth)].into_iter().chain(on_bridge).chain(stale);
-    let failures = kernel.carry_out(requests)?;
-    match failures.into_iter().next() {
-        Some(failure) if failure.index < required => Err(failure.error),
-        _ => Ok(()),
+        .map(|inet| Request::ReplaceNeighbour(Neighbour { link: bridge, ip: inet.address(), mac }));
+    [Request::ReplacePortEntry(PortEntry { port, mac })].into_iter().chain(neighbours).collect()
+}
+
+/// Lets the node forget where instances were.
+pub(super) fn forget_neighbours<'a>(
+    state: &State,
+    records: impl Iterator<Item = &'a Attachment>,
+) -> Result<()> {
+    let doing = || Error::kernel("forgetting neighbours");
+    let mut kernel = Rtnetlink::open().map_err(doing())?;
+    let mut bridges: BTreeMap<&str, Option<LinkIndex>> = BTreeMap::new();
+    let mut requests = Vec::new();
+    for record in records.filter(|record| !record.is_routed) {
+        let bridge = match bridges.get(record.network.as_str()) {
+            Some(bridge) => *bridge,
+            None => {
+                let network = state.network(&record.network)?;
+                let network = network.filter(|network| network.mode == Mode::Routed);
+                let link = network.map(|network| kernel.link(&network.bridge)).transpose();
+                let bridge = link.map_err(doing())?.flatten().map(|link| link.index);
+                bridges.insert(&record.network, bridge);
+                bridge
+            }
+        };
+        let Some(link) = bridge else { continue };
+        requests.extend(record.addresses.iter().map(|inet| {
+            let mac = record.mac.parse().unwrap_or(Mac([0; 6]));
+            Request::DeleteNeighbour(Neighbour { link, ip: inet.address(), mac })
+        }));
     }
+    kernel.all_but(&[ENOENT, ENODEV], requests).map_err(doing())
 }
 
 /// What a port of a network may do.

@@ -242,6 +242,7 @@ impl Config {
             hairpin: self.hairpin_mode,
             promiscuous: self.promisc_mode,
             is_adopted: false,
+            is_made: false,
             reaches: Vec::new(),
         })
     }

@@ -106,11 +106,22 @@ impl Node {
     /// What is there of links, addresses, routes, rules, namespaces and files: to compare before and after.
     pub fn inventory(&self) -> String {
         self.machine.sh(
-            "ip -o link | grep -v ' lo:' | sed 's/^[0-9]*: //; s/@.*//' ; ip route | sed 's/ linkdown//; s/ *$//'; ip -6 route | grep -v fe80 | sed 's/ linkdown//'; \
-             ip neigh show nud permanent; ls /run/netns 2>/dev/null; nft list ruleset; \
-             find /var/lib/telaio -type f 2>/dev/null | grep -v lock | sort; true",
+            "ip -o link | sed 's/^[0-9]*: //; s/@.*//; s/:.*//' | sort; ip route | sed 's/ linkdown//; s/ *$//' | sort; \
+             ip -6 route | grep -v fe80 | sed 's/ linkdown//' | sort; ip neigh show nud permanent; \
+             ls /run/netns 2>/dev/null; nft list ruleset; \
+             find /var/lib/telaio -type f 2>/dev/null | grep -v 'lock$' | sort; true",
         )
     }
+}
+
+/// Two inventories are the same; else the lines that differ.
+pub fn assert_same(now: &str, before: &str, when: &str) {
+    let only = |these: &str, those: &str| {
+        let lines = these.lines().filter(|line| !those.lines().any(|other| other == *line));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (more, less) = (only(now, before), only(before, now));
+    assert!(now == before, "{when}: there is too much: {more:#?}, and too little: {less:#?}");
 }
 
 fn gateway4(number: u8) -> Ipv4Inet {

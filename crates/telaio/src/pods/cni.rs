@@ -261,6 +261,7 @@ mod tests {
             hairpin: false,
             promiscuous: false,
             is_adopted: false,
+            is_made: false,
             reaches: vec![],
         }
     }

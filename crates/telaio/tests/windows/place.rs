@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::windows::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,8 +14,6 @@ use tempfile::TempDir;
 /// How long anything may take before a test calls it missing. Long, for machines under load.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(50);
-/// Ctrl-Break then goes to the agent alone.
-const CREATE_NEW_PROCESS_GROUP: u32 = 0x200;
 /// Where health checks of a service of ours are answered.
 pub(crate) const HEALTH_CHECK_PORT: u16 = 31_777;
 const NETWORK: &str = "07070707-0707-0707-0707-070707070707";
@@ -286,7 +283,7 @@ impl<'a> Agent<'a> {
     /// With further flags; its log is in this file.
     pub(crate) fn start_with(place: &'a Place, flags: &[String], log_file: Option<&Path>) -> Self {
         let mut command = place.run_command();
-        command.args(flags).creation_flags(CREATE_NEW_PROCESS_GROUP);
+        command.args(flags);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let log: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -332,8 +329,15 @@ impl<'a> Agent<'a> {
     /// Sends Ctrl-Break; the exit code.
     pub(crate) fn interrupt(mut self) -> Option<i32> {
         self.place.tell(&json!("Interrupt"));
-        let child = &mut self.child;
-        eventually("end of the agent", || child.try_wait().unwrap()).code()
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            let log = || self.log.lock().unwrap().join("\n");
+            assert!(Instant::now() < deadline, "it does not end; the log:\n{}", log());
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// Ends it without a word to it.
