@@ -21,6 +21,10 @@ const DEBIAN: &[(&str, &str)] = &[
     ("iptables-nft-restore", "iptables"),
     ("ipset", "ipset"),
     ("ipvsadm", "ipvsadm"),
+    // What the CNI plugin is compared with, what calls it, and what the tests ping with.
+    ("/usr/lib/cni/bridge", "containernetworking-plugins"),
+    ("podman", "podman"),
+    ("ping", "iputils-ping"),
     // A kernel to run tests on, and what loads its modules.
     ("linux.uml", "user-mode-linux"),
     ("modprobe", "kmod"),
@@ -28,6 +32,9 @@ const DEBIAN: &[(&str, &str)] = &[
 
 /// What links programs for Windows.
 const LINKER_FOR_WINDOWS: (&str, &str) = ("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64-win32");
+
+/// What assembles aws-lc's cryptography for Windows.
+const ASSEMBLER_FOR_WINDOWS: (&str, &str) = ("nasm", "nasm");
 
 /// What runs programs for Windows, by any of its names. Debian keeps it out of the search path.
 const WINES: [&str; 3] = ["wine64", "wine", "/usr/lib/wine/wine64"];
@@ -88,17 +95,28 @@ pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<()> {
 
 /// Installs what builds and runs programs for Windows; the program that runs them.
 pub(crate) fn windows(target: &str) -> Result<&'static str> {
-    debian_packages(&[LINKER_FOR_WINDOWS])?;
+    windows_build(target)?;
     let wine = || WINES.into_iter().find(|name| is_installed(name));
     if wine().is_none() {
         debian_packages(&[(WINES[2], "wine64")])?;
     }
+    wine().with_context(|| format!("there is no wine: looked for {}", WINES.join(", ")))
+}
+
+/// Installs what packs programs, and unpacks them to see.
+pub(crate) fn zip() -> Result<()> {
+    debian_packages(&[("zip", "zip"), ("unzip", "unzip")])
+}
+
+/// Installs what builds programs for Windows.
+pub(crate) fn windows_build(target: &str) -> Result<()> {
+    debian_packages(&[LINKER_FOR_WINDOWS, ASSEMBLER_FOR_WINDOWS])?;
     let (_, list) = program("rustup").args(["target", "list", "--installed"]).capture()?;
     let there = list.lines().any(|line| line.trim() == target);
     if !there && !program("rustup").args(["target", "add", target]).run()? {
         bail!("rustup could not add the target {target}");
     }
-    wine().with_context(|| format!("there is no wine: looked for {}", WINES.join(", ")))
+    Ok(())
 }
 
 /// Installs what emulates a machine, and fetches a kernel for it; where that is unpacked.
@@ -166,6 +184,7 @@ fn unpack_kernel(directory: &Path) -> Result<()> {
 const PROXIES: &[(&str, &str)] = &[
     ("nginx", "nginx-light"),
     ("haproxy", "haproxy"),
+    ("varnishd", "varnish"),
     ("wrk", "wrk"),
     ("h2load", "nghttp2-client"),
     ("taskset", "util-linux"),

@@ -234,6 +234,12 @@ impl Forwarding {
         }
     }
 
+    /// Whether the proxy itself found out who asks. What such a request is answered may depend on it.
+    pub fn knows_client(&self) -> bool {
+        let policy = &self.route.route.policy;
+        !policy.auth.is_empty() || policy.client_tls.is_some()
+    }
+
     /// Whether bodies must be streams that somebody looks into, rather than bytes passed on.
     pub fn needs_streams(&self) -> bool {
         let policy = &self.route.route.policy;
