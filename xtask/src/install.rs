@@ -188,8 +188,11 @@ const PROXIES: &[(&str, &str)] = &[
     ("wrk", "wrk"),
     ("h2load", "nghttp2-client"),
     ("taskset", "util-linux"),
-    ("/usr/lib/python3/dist-packages/ensurepip", "python3-venv"),
+    ("python3", "python3"),
 ];
+
+/// What makes environments of Python's; it has no program of its own to look for.
+const PYTHON_VENV: (&str, &str) = ("python3 -m venv", "python3-venv");
 
 /// What Debian lacks, with its version, from Python's registry.
 const PROXIES_FROM_PYTHON: &[(&str, &str)] =
@@ -197,7 +200,7 @@ const PROXIES_FROM_PYTHON: &[(&str, &str)] =
 
 /// Installs other proxies to measure beside ours; where those that Debian lacks are.
 pub(crate) fn proxies() -> Result<PathBuf> {
-    debian_packages(&PROXIES[..5])?;
+    debian_packages(PROXIES)?;
     let directory = target_directory().join("bench-proxies");
     let programs = directory.join("bin");
     let missing: Vec<_> =
@@ -208,7 +211,7 @@ pub(crate) fn proxies() -> Result<PathBuf> {
     let at = directory.to_string_lossy();
     let made = || program("python3").args(["-m", "venv", &at]).run();
     if !made()? {
-        debian_packages(&PROXIES[5..])?;
+        debian_packages(&[PYTHON_VENV])?;
         if !made()? {
             bail!("python3 could not make an environment in {at}");
         }
