@@ -60,6 +60,9 @@ impl HttpProxy {
     /// was announced.
     pub fn decide(&self, request: &mut RequestHead, length: Option<u64>) -> Decision {
         self.believe(request);
+        if let Some(traces) = &self.traces {
+            traces.begin(request);
+        }
         if request.path() == "*" {
             return Decision::Reply(options_of_server());
         }
