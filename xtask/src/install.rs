@@ -25,6 +25,8 @@ const DEBIAN: &[(&str, &str)] = &[
     ("/usr/lib/cni/bridge", "containernetworking-plugins"),
     ("podman", "podman"),
     ("ping", "iputils-ping"),
+    // A client of the ingress that is not ours.
+    ("curl", "curl"),
     // A kernel to run tests on, and what loads its modules.
     ("linux.uml", "user-mode-linux"),
     ("modprobe", "kmod"),
