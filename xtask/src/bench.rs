@@ -29,6 +29,11 @@ const BENCHMARKS: &[(&str, &str, &str)] = &[
         "IPVS: cold start and changes on a guest kernel, beside the usual programs",
     ),
     (
+        "pods",
+        "telaio-pod-network",
+        "Pods: an instance's network beside the reference plugins and the floor; throughput",
+    ),
+    (
         "services",
         "telaio-service-proxy",
         "Services: cold start, changes, memory and connections, beside the usual programs",

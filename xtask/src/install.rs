@@ -21,6 +21,10 @@ const DEBIAN: &[(&str, &str)] = &[
     ("iptables-nft-restore", "iptables"),
     ("ipset", "ipset"),
     ("ipvsadm", "ipvsadm"),
+    // What the CNI plugin is compared with, what calls it, and what the tests ping with.
+    ("/usr/lib/cni/bridge", "containernetworking-plugins"),
+    ("podman", "podman"),
+    ("ping", "iputils-ping"),
     // A kernel to run tests on, and what loads its modules.
     ("linux.uml", "user-mode-linux"),
     ("modprobe", "kmod"),
@@ -28,6 +32,9 @@ const DEBIAN: &[(&str, &str)] = &[
 
 /// What links programs for Windows.
 const LINKER_FOR_WINDOWS: (&str, &str) = ("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64-win32");
+
+/// What assembles aws-lc's cryptography for Windows.
+const ASSEMBLER_FOR_WINDOWS: (&str, &str) = ("nasm", "nasm");
 
 /// What runs programs for Windows, by any of its names. Debian keeps it out of the search path.
 const WINES: [&str; 3] = ["wine64", "wine", "/usr/lib/wine/wine64"];
@@ -92,17 +99,28 @@ pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<()> {
 
 /// Installs what builds and runs programs for Windows; the program that runs them.
 pub(crate) fn windows(target: &str) -> Result<&'static str> {
-    debian_packages(&[LINKER_FOR_WINDOWS])?;
+    windows_build(target)?;
     let wine = || WINES.into_iter().find(|name| is_installed(name));
     if wine().is_none() {
         debian_packages(&[(WINES[2], "wine64")])?;
     }
+    wine().with_context(|| format!("there is no wine: looked for {}", WINES.join(", ")))
+}
+
+/// Installs what packs programs, and unpacks them to see.
+pub(crate) fn zip() -> Result<()> {
+    debian_packages(&[("zip", "zip"), ("unzip", "unzip")])
+}
+
+/// Installs what builds programs for Windows.
+pub(crate) fn windows_build(target: &str) -> Result<()> {
+    debian_packages(&[LINKER_FOR_WINDOWS, ASSEMBLER_FOR_WINDOWS])?;
     let (_, list) = program("rustup").args(["target", "list", "--installed"]).capture()?;
     let there = list.lines().any(|line| line.trim() == target);
     if !there && !program("rustup").args(["target", "add", target]).run()? {
         bail!("rustup could not add the target {target}");
     }
-    wine().with_context(|| format!("there is no wine: looked for {}", WINES.join(", ")))
+    Ok(())
 }
 
 /// Installs what emulates a machine, and fetches a kernel for it; where that is unpacked.
@@ -170,11 +188,15 @@ fn unpack_kernel(directory: &Path) -> Result<()> {
 const PROXIES: &[(&str, &str)] = &[
     ("nginx", "nginx-light"),
     ("haproxy", "haproxy"),
+    ("varnishd", "varnish"),
     ("wrk", "wrk"),
     ("h2load", "nghttp2-client"),
     ("taskset", "util-linux"),
-    ("/usr/lib/python3/dist-packages/ensurepip", "python3-venv"),
+    ("python3", "python3"),
 ];
+
+/// What makes environments of Python's; it has no program of its own to look for.
+const PYTHON_VENV: (&str, &str) = ("python3 -m venv", "python3-venv");
 
 /// What Debian lacks, with its version, from Python's registry.
 const PROXIES_FROM_PYTHON: &[(&str, &str)] =
@@ -182,7 +204,7 @@ const PROXIES_FROM_PYTHON: &[(&str, &str)] =
 
 /// Installs other proxies to measure beside ours; where those that Debian lacks are.
 pub(crate) fn proxies() -> Result<PathBuf> {
-    debian_packages(&PROXIES[..5])?;
+    debian_packages(PROXIES)?;
     let directory = target_directory().join("bench-proxies");
     let programs = directory.join("bin");
     let missing: Vec<_> =
@@ -193,7 +215,7 @@ pub(crate) fn proxies() -> Result<PathBuf> {
     let at = directory.to_string_lossy();
     let made = || program("python3").args(["-m", "venv", &at]).run();
     if !made()? {
-        debian_packages(&PROXIES[5..])?;
+        debian_packages(&[PYTHON_VENV])?;
         if !made()? {
             bail!("python3 could not make an environment in {at}");
         }

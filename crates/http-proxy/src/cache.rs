@@ -26,6 +26,7 @@
 //! - Bytes, variants, waiters and what is being written have bounds.
 
 mod admit;
+mod any_bytes;
 mod collapse;
 mod conditional;
 mod control;
@@ -52,6 +53,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub use admit::NotKept;
+pub use any_bytes::check_any_bytes;
 pub use collapse::Wait;
 pub use entry::CacheEntry;
 pub use fetch::{Answer, Fetch, Writer};

@@ -4,6 +4,11 @@
 //! - [`batch`]: many requests over one socket, errors by their place among them;
 //! - [`netns`]: network namespaces with names;
 //! - [`links`] and [`addresses`]: the machine's links, and its own addresses;
+//! - [`rtnl`]: pairs of links, bridges, vxlan, routes and neighbours, many requests at a time;
+//! - [`losses`]: noticing that some of these go;
+//! - [`offload`]: switching off what hardware would do;
+//! - [`tc`]: how fast links send;
+//! - [`listen`]: whether a port is free, and who has it;
 //! - [`conntrack`]: the table of flows;
 //! - [`original_dst`]: where a redirected connection wanted to go;
 //! - [`generic`] and [`ipvs`]: families that are found by name; virtual services;
@@ -24,10 +29,15 @@ pub mod heap;
 pub mod ipset;
 pub mod ipvs;
 pub mod links;
+pub mod listen;
+pub mod losses;
 pub mod netns;
 pub mod nftables;
+pub mod offload;
 pub mod original_dst;
+pub mod rtnl;
 pub mod socket;
+pub mod tc;
 pub mod wire;
 pub mod xtables;
 

@@ -16,6 +16,7 @@
 //! ```
 
 use crate::error::NetlinkError;
+use crate::rtnl::Mac;
 use crate::socket::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, Protocol, Socket,
 };
@@ -23,9 +24,12 @@ use crate::wire::{Message, Writer, ne32};
 
 pub(crate) const RTM_NEWLINK: u16 = 16;
 pub(crate) const RTM_DELLINK: u16 = 17;
-const RTM_GETLINK: u16 = 18;
+pub(crate) const RTM_GETLINK: u16 = 18;
+const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_MASTER: u16 = 10;
+const IFLA_GROUP: u16 = 27;
 const IFLA_LINKINFO: u16 = 18;
 const INFO_KIND: u16 = 1;
 const IFF_UP: u32 = libc::IFF_UP as u32;
@@ -53,6 +57,12 @@ pub struct Link {
     pub flags: u32,
     /// The longest packet that it takes, in bytes.
     pub mtu: u32,
+    /// The bridge or the like that it hangs on.
+    pub master: Option<LinkIndex>,
+    /// The group of links that it is in; 0 unless somebody said otherwise.
+    pub group: u32,
+    /// Its hardware address, if it has one of six bytes.
+    pub mac: Option<Mac>,
 }
 
 impl Link {
@@ -67,6 +77,8 @@ impl Link {
 pub enum NewLink {
     /// Has addresses, and nothing behind it.
     Dummy,
+    /// Takes packets that are redirected to it, and puts them back where they were: a place for a queue.
+    Ifb,
 }
 
 impl NewLink {
@@ -74,6 +86,7 @@ impl NewLink {
     fn kind(&self) -> &'static str {
         match self {
             Self::Dummy => "dummy",
+            Self::Ifb => "ifb",
         }
     }
 }
@@ -97,22 +110,7 @@ impl Links {
 
     /// The link of this name, if there is one.
     pub fn get(&mut self, name: &str) -> Result<Option<Link>, NetlinkError> {
-        let doing = "looking for a link";
-        if name.is_empty() || name.len() > NAME_LEN_MAX {
-            return Ok(None);
-        }
-        let sequence = self.socket.next_sequence();
-        self.socket.send(find_request(name, sequence).finish()?, doing)?;
-        let mut found = None;
-        let answered = self.socket.list(sequence, doing, |message| {
-            found = link(message).or(found.take());
-            Ok(())
-        });
-        match answered {
-            Ok(()) => Ok(found),
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
-            Err(error) => Err(error),
-        }
+        get(&mut self.socket, name)
     }
 
     /// All links.
@@ -179,6 +177,26 @@ impl Links {
     }
 }
 
+/// The link of this name, asked for by any socket for links.
+pub(crate) fn get(socket: &mut Socket, name: &str) -> Result<Option<Link>, NetlinkError> {
+    let doing = "looking for a link";
+    if name.is_empty() || name.len() > NAME_LEN_MAX {
+        return Ok(None);
+    }
+    let sequence = socket.next_sequence();
+    socket.send(find_request(name, sequence).finish()?, doing)?;
+    let mut found = None;
+    let answered = socket.list(sequence, doing, |message| {
+        found = link(message).or(found.take());
+        Ok(())
+    });
+    match answered {
+        Ok(()) => Ok(found),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn find_request(name: &str, sequence: u32) -> Writer {
     let mut request = Writer::new();
     // The answer and the acknowledgement after it: so a list of one ends like any other.
@@ -239,6 +257,9 @@ pub(crate) fn link(message: &Message<'_>) -> Option<Link> {
         kind: kind.map(str::to_owned),
         flags: message.body.get(8..).and_then(ne32)?,
         mtu: attributes.ne32(IFLA_MTU).unwrap_or(0),
+        master: attributes.ne32(IFLA_MASTER).map(LinkIndex),
+        group: attributes.ne32(IFLA_GROUP).unwrap_or(0),
+        mac: attributes.get(IFLA_ADDRESS).and_then(|mac| Some(Mac(mac.try_into().ok()?))),
     })
 }
 

@@ -102,6 +102,48 @@ impl Netns {
         Ok(Self { name: name.to_owned(), file })
     }
 
+    /// Opens a namespace by its name, if there is one. A name whose namespace was never made, because its maker was
+    /// killed, is removed.
+    pub fn open_live(name: &str) -> Result<Option<Self>, NetnsError> {
+        let path = path_of(name)?;
+        match File::open(&path) {
+            Ok(file) if is_namespace(&file) => Ok(Some(Self { name: name.to_owned(), file })),
+            Ok(_) => {
+                std::fs::remove_file(&path).map_err(NetnsError::system("remove", name))?;
+                Ok(None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(NetnsError::system("open", name)(error)),
+        }
+    }
+
+    /// Opens a namespace by a path: one that another program has named, or `/proc/PID/ns/net`.
+    pub fn open_path(path: &Path) -> Result<Self, NetnsError> {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(NetnsError::system("open", &name))?;
+        Ok(Self { name, file })
+    }
+
+    /// The calling thread's own.
+    pub fn current() -> Result<Self, NetnsError> {
+        Self::open_path(Path::new(OWN_NETNS))
+    }
+
+    /// Both are the same namespace.
+    pub fn is_same_as(&self, other: &Self) -> Result<bool, NetnsError> {
+        use std::os::unix::fs::MetadataExt;
+        let id = |netns: &Self| {
+            let file = netns.file.metadata().map_err(NetnsError::system("look at", &netns.name))?;
+            Ok((file.dev(), file.ino()))
+        };
+        Ok(id(self)? == id(other)?)
+    }
+
+    /// Where a name is kept.
+    pub fn path_of(name: &str) -> Result<PathBuf, NetnsError> {
+        path_of(name)
+    }
+
     /// Removes a name. The namespace goes with the last process, socket or value that holds it.
     pub fn remove(name: &str) -> Result<(), NetnsError> {
         let path = path_of(name)?;
@@ -122,6 +164,16 @@ impl Netns {
         checked(status).map_err(NetnsError::system("enter", &self.name))
     }
 
+    /// Runs `work` in the namespace, on the calling thread, which is back where it was afterwards, also if
+    /// `work` panics. For short calls.
+    pub fn within<T>(&self, work: impl FnOnce() -> T) -> Result<T, NetnsError> {
+        let home = Home { netns: Self::current()?, abroad: &self.name };
+        self.enter()?;
+        let value = work();
+        drop(home);
+        Ok(value)
+    }
+
     /// Runs `work` in the namespace, on a thread of its own, and waits for it. What it starts, it
     /// starts there: sockets, and child processes.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
@@ -132,10 +184,58 @@ impl Netns {
     }
 }
 
+/// Where a thread belongs; it is there again when this goes.
+struct Home<'a> {
+    netns: Netns,
+    abroad: &'a str,
+}
+
+impl Drop for Home<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.netns.enter() {
+            // On this thread everything would now happen to the wrong network. It cannot be told, only ended.
+            eprintln!("cannot get back out of network namespace {}: {error}", self.abroad);
+            std::process::abort();
+        }
+    }
+}
+
 impl AsFd for Netns {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Gives the calling thread, and what it starts from then on, a network namespace and a file system tree of its own,
+/// in which these directories are empty: as if it were on another machine. For good.
+pub fn isolate_thread(empty: &[&Path]) -> Result<(), NetnsError> {
+    let failed = || NetnsError::system("make", "of a thread's own");
+    // SAFETY: unshare takes flags and touches no memory of ours. It concerns the calling thread only.
+    checked(unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) }).map_err(failed())?;
+    // What is mounted from now on is mounted here alone.
+    mount(None, Path::new("/"), libc::MS_PRIVATE | libc::MS_REC).map_err(failed())?;
+    for dir in empty {
+        let (kind, to) = (c"tmpfs", c_path(dir).map_err(failed())?);
+        // SAFETY: the texts end with a zero byte and live until the call returns; null means "no data".
+        let status =
+            unsafe { libc::mount(kind.as_ptr(), to.as_ptr(), kind.as_ptr(), 0, std::ptr::null()) };
+        checked(status).map_err(failed())?;
+    }
+    Ok(())
+}
+
+/// Whether a file is a namespace, and not just a name for one.
+fn is_namespace(file: &File) -> bool {
+    const FILE_SYSTEM_OF_NAMESPACES: i64 = 0x6e73_6673;
+    // SAFETY: an all-zero statfs is a valid one; it and the descriptor live through the call.
+    let (status, system) = unsafe {
+        let mut system: libc::statfs = std::mem::zeroed();
+        (libc::fstatfs(file.as_raw_fd(), &raw mut system), system)
+    };
+    // Its width differs between the kinds of machine.
+    #[allow(clippy::unnecessary_cast, reason = "it is necessary where the field is narrower")]
+    let kind = system.f_type as i64;
+    status == 0 && kind == FILE_SYSTEM_OF_NAMESPACES
 }
 
 fn path_of(name: &str) -> Result<PathBuf, NetnsError> {

@@ -99,6 +99,12 @@ impl Writer {
         self.pad();
     }
 
+    /// Bytes without a header of their own: a family's header within an attribute.
+    pub fn put_raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.pad();
+    }
+
     /// A text, ended by a zero.
     pub fn put_str(&mut self, attribute: u16, value: &str) {
         self.attribute_header(attribute, value.len() + 1);
@@ -278,7 +284,7 @@ impl<'a> Iterator for AttributeIter<'a> {
     }
 }
 
-fn ne16(bytes: &[u8]) -> Option<u16> {
+pub(crate) fn ne16(bytes: &[u8]) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?))
 }
 

@@ -6,6 +6,7 @@
 //! What always holds: a sink that could not take an operation is fed everything anew; one that could
 //! not act on a state gets the next state as if nothing had happened, for its own loop tries again.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use crate::monitor::{ChangesSeen, Monitor};
+use crate::plane::Plane;
 
 /// How long to wait before a sink that refused an operation is fed anew.
 const REFEED_PAUSE: Duration = Duration::from_secs(1);
@@ -27,8 +29,8 @@ const REFEED_PAUSE: Duration = Duration::from_secs(1);
 /// Where a node's view comes from.
 #[derive(Debug, Clone)]
 pub(crate) enum ViewOrigin {
-    /// The store of this process.
-    Store(Arc<Store>),
+    /// The store of this process, and what is wanted of it.
+    Store(Arc<Store>, Wants),
     /// Another brain, which makes the view for us.
     Brain(BrainOptions, Arc<Status>),
 }
@@ -43,17 +45,32 @@ enum View {
 /// networks and to know when it is about to go, and the networks of cluster addresses.
 pub(crate) const OBJECT_KINDS: &[Kind] = &[Kind::Node, Kind::ServiceCidr];
 
-/// What a node agent asks for.
+/// What an agent asks for that manages services.
 pub(crate) fn wants() -> Wants {
-    let mut wants = Wants::services();
-    wants.kinds.extend(OBJECT_KINDS);
-    wants
+    wants_for(&[Plane::Services])
+}
+
+/// What an agent asks for that manages these planes.
+pub(crate) fn wants_for(planes: &[Plane]) -> Wants {
+    Wants { kinds: object_kinds(planes), ..Wants::services() }
+}
+
+/// The objects that these planes ask for besides services.
+pub(crate) fn object_kinds(planes: &[Plane]) -> BTreeSet<Kind> {
+    let of = |plane: &Plane| match plane {
+        #[cfg(target_os = "linux")]
+        Plane::Pods => crate::pods::OBJECT_KINDS,
+        _ => OBJECT_KINDS,
+    };
+    planes.iter().flat_map(of).copied().collect()
 }
 
 impl ViewOrigin {
     fn follow(&self, node: &Arc<str>) -> View {
         match self {
-            Self::Store(store) => View::Store(LocalWatch::new(store, Arc::clone(node), wants())),
+            Self::Store(store, wants) => {
+                View::Store(LocalWatch::new(store, Arc::clone(node), wants.clone()))
+            }
             Self::Brain(options, status) => {
                 let (options, status) = (options.clone(), Arc::clone(status));
                 View::Brain(Box::new(LocalClient::new(options, Arc::clone(node), status)))

@@ -5,6 +5,8 @@
 
 mod kube_proxy;
 mod metrics;
+#[cfg(target_os = "linux")]
+mod pods;
 mod proxy;
 mod report;
 
@@ -51,9 +53,13 @@ pub(crate) struct Monitor {
     source: Arc<Status>,
     store: Option<Arc<Store>>,
     syncs: OnceLock<SyncHandle>,
+    #[cfg(target_os = "linux")]
+    pods: OnceLock<pods::PodsProbe>,
     sync_period: OnceLock<Duration>,
     node_leaving: AtomicBool,
     proxy: ProxyMetrics,
+    #[cfg(unix)]
+    ingress: OnceLock<Arc<crate::ingress::IngressState>>,
     reloads: AtomicU64,
     reload_failures: AtomicU64,
 }
@@ -98,9 +104,13 @@ impl Monitor {
             source,
             store,
             syncs: OnceLock::new(),
+            #[cfg(target_os = "linux")]
+            pods: OnceLock::new(),
             sync_period: OnceLock::new(),
             node_leaving: AtomicBool::new(false),
             proxy: ProxyMetrics::default(),
+            #[cfg(unix)]
+            ingress: OnceLock::new(),
             reloads: AtomicU64::new(0),
             reload_failures: AtomicU64::new(0),
         })
@@ -112,9 +122,42 @@ impl Monitor {
         let _ = self.syncs.set(handle);
     }
 
+    /// The ingress to look at.
+    #[cfg(unix)]
+    pub(crate) fn set_ingress(&self, state: Arc<crate::ingress::IngressState>) {
+        // There is one.
+        let _ = self.ingress.set(state);
+    }
+
+    /// The ingress, if there is one.
+    #[cfg(unix)]
+    pub(crate) fn ingress(&self) -> Option<&Arc<crate::ingress::IngressState>> {
+        self.ingress.get()
+    }
+
+    /// Whether requests can be served: the first routes are loaded. True where there is no ingress.
+    pub(crate) fn ingress_ready(&self) -> bool {
+        #[cfg(unix)]
+        let ready = !self.facts.planes.iter().any(|plane| plane == "ingress")
+            || self.facts.command != "run"
+            || self.ingress().is_some_and(|state| state.is_serving());
+        #[cfg(not(unix))]
+        let ready = true;
+        ready
+    }
+
     /// The sync loop, once there is one.
     pub(crate) fn sync_loop(&self) -> Option<&SyncHandle> {
-        self.syncs.get()
+        self.sync_loops().next()
+    }
+
+    /// All sync loops that there are.
+    pub(crate) fn sync_loops(&self) -> impl Iterator<Item = &SyncHandle> {
+        #[cfg(target_os = "linux")]
+        let pods = self.pods_loop();
+        #[cfg(not(target_os = "linux"))]
+        let pods = None;
+        self.syncs.get().into_iter().chain(pods)
     }
 
     /// The period of full syncs: how long a change may wait depends on it. The first counts.
@@ -149,11 +192,12 @@ impl Monitor {
 
     /// How we are.
     pub(crate) fn health(&self) -> Health {
-        let stats = self.sync_loop().map(SyncHandle::stats);
+        let loops: Vec<SyncStats> = self.sync_loops().map(SyncHandle::stats).collect();
         // A brain programs nothing: it has done its part when its state is complete.
-        let synced = match &stats {
-            Some(stats) => stats.last_success.is_some(),
-            None => self.facts.backend.is_none() && self.source.is_synced(),
+        let synced = if loops.is_empty() {
+            self.facts.backend.is_none() && self.source.is_synced()
+        } else {
+            loops.iter().all(|stats| stats.last_success.is_some())
         };
         let sync_period = self.sync_period.get().copied().unwrap_or(SYNC_PERIOD);
         Health {
@@ -161,8 +205,8 @@ impl Monitor {
             node_leaving: self.node_leaving.load(Ordering::Relaxed),
             source_connected: self.source.is_connected(),
             state_age_s: self.source.age().map(seconds),
-            last_sync_age_s: stats.as_ref().and_then(last_sync_age).map(seconds),
-            pending_age_s: stats.as_ref().and_then(|stats| stats.pending_age).map(seconds),
+            last_sync_age_s: loops.iter().filter_map(last_sync_age).max().map(seconds),
+            pending_age_s: loops.iter().filter_map(|stats| stats.pending_age).max().map(seconds),
             pending_age_s_max: seconds(sync_period.saturating_mul(PENDING_PERIODS_MAX)),
         }
     }

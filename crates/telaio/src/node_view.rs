@@ -49,7 +49,7 @@ impl ViewRequest<'_> {
         };
         if let SourceSpec::Brain(url) = self.spec {
             let status = Arc::new(Status::default());
-            let options = view_options(url, self.tls)?;
+            let options = view_options(url, self.tls, &[Plane::Services])?;
             let mut client = LocalClient::new(options, self.node, Arc::clone(&status));
             let answer = tokio::time::timeout(self.time_max, client.try_next()).await;
             let ops = answer

@@ -231,12 +231,16 @@ pub(crate) async fn load_once(
     Ok(Loaded { store, status })
 }
 
-/// How to reach a brain that makes the view for us, with what our own service proxy asks of it.
-/// For commands that serve nothing themselves.
-pub(crate) fn view_options(url: &str, tls: &TlsArgs) -> Result<BrainOptions, CommandError> {
+/// How to reach a brain that makes the view for us, with what these planes ask of it. For commands that serve nothing
+/// themselves.
+pub(crate) fn view_options(
+    url: &str,
+    tls: &TlsArgs,
+    planes: &[Plane],
+) -> Result<BrainOptions, CommandError> {
     tls.check_used(url)?;
     let mut sets = vec![Set::ServingEndpoints];
-    sets.extend(feeder::OBJECT_KINDS.iter().copied().filter_map(sets::set_of));
+    sets.extend(feeder::object_kinds(planes).into_iter().filter_map(sets::set_of));
     Ok(BrainOptions { tls: tls.client(url)?, sets, ..BrainOptions::new(url) })
 }
 

@@ -289,10 +289,10 @@ fn idle(port: u16, count: usize) -> Result<Vec<TcpStream>> {
 fn cached(plan: &Plan, rig: &Rig) -> Result<()> {
     println!("| cache hit, 1 KiB | CPU µs per request |\n|---|---|");
     let mut running = Vec::new();
-    for kind in [Kind::Ours, Kind::Nginx] {
-        running.push((kind, rig.proxy(kind, 10, true)?.context("ourselves and nginx")?));
+    for kind in [Kind::Ours, Kind::Nginx, Kind::Varnish] {
+        running.push((kind, rig.proxy(kind, 10, true)?.context("ourselves and others")?));
     }
-    let mut figures: [Vec<f64>; 2] = Default::default();
+    let mut figures: [Vec<f64>; 3] = Default::default();
     for (kind, _) in &running {
         load("cache", kind.port(), 1, None)?;
     }

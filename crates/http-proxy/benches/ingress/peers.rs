@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     Haproxy,
     Envoy,
     Traefik,
+    /// Only where responses are kept.
+    Varnish,
 }
 
 impl Kind {
@@ -32,6 +34,7 @@ impl Kind {
             Self::Haproxy => "HAProxy",
             Self::Envoy => "Envoy",
             Self::Traefik => "Traefik",
+            Self::Varnish => "Varnish",
         }
     }
 
@@ -45,6 +48,7 @@ impl Kind {
             Self::Ours => std::env::current_exe().ok(),
             Self::Nginx => Some("nginx".into()),
             Self::Haproxy => Some("haproxy".into()),
+            Self::Varnish => Some("varnishd".into()),
             Self::Envoy => Some(peers?.join("envoy")).filter(|path| path.exists()),
             Self::Traefik => Some(peers?.join("traefik")).filter(|path| path.exists()),
         }
@@ -149,6 +153,7 @@ impl Rig {
                 self.write("dynamic.yaml", &traefik_dynamic())?;
                 vec![format!("--configFile={}", self.write("traefik.yaml", &traefik(http, https))?)]
             }
+            Kind::Varnish => varnish(http, &self.path("varnish")),
         };
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         self.start("0", &program, &args, http).map(Some)
@@ -228,6 +233,14 @@ backend b
   server s 127.0.0.1:{BACKEND_PORT}
 "
     )
+}
+
+fn varnish(http: u16, directory: &str) -> Vec<String> {
+    let (listen, backend) = (format!("127.0.0.1:{http}"), format!("127.0.0.1:{BACKEND_PORT}"));
+    let args =
+        ["-F", "-j", "none", "-a", &listen, "-b", &backend, "-s", "malloc,64m", "-n", directory];
+    let one = ["-p", "thread_pools=1", "-p", "thread_pool_min=50"];
+    args.into_iter().chain(one).map(str::to_owned).collect()
 }
 
 fn envoy(http: u16, https: u16) -> String {

@@ -4,9 +4,13 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-/// CPU time of a process with all its threads, in nanoseconds.
+/// CPU time of a process with all its threads and the processes that it started, in nanoseconds.
 pub(crate) fn cpu_ns(pid: u32) -> Result<u64> {
     let mut sum = 0;
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    for child in children.split_whitespace() {
+        sum += cpu_ns(child.parse()?)?;
+    }
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let text = fs::read_to_string(thread?.path().join("schedstat"))?;
         let own = text.split_whitespace().next().context("schedstat is empty")?;

@@ -1,6 +1,6 @@
 //! Whether a response may be kept (RFC 9111 §3).
 
-use http::header::{AUTHORIZATION, CONTENT_LOCATION, CONTENT_RANGE, COOKIE, SET_COOKIE};
+use http::header::{CONTENT_LOCATION, CONTENT_RANGE, COOKIE, SET_COOKIE};
 use http::{HeaderMap, Method, StatusCode};
 use thiserror::Error;
 
@@ -73,6 +73,8 @@ pub(crate) struct Exchange<'a> {
     pub(crate) key: &'a Key,
     pub(crate) method: &'a Method,
     pub(crate) request: &'a HeaderMap,
+    /// It is known who asks.
+    pub(crate) authorized: bool,
     /// The request forbids to keep anything of it.
     pub(crate) request_no_store: bool,
     pub(crate) status: StatusCode,
@@ -141,7 +143,7 @@ impl Exchange<'_> {
         if directives.private == Reach::Whole {
             return Err(NotKept::Private);
         }
-        if self.request.has(&AUTHORIZATION) && !directives.shares_authorized() {
+        if self.authorized && !directives.shares_authorized() {
             return Err(NotKept::Authorization);
         }
         let for_everybody = directives.public

@@ -72,6 +72,8 @@ pub struct Fetch {
     asked: Moment,
     /// Whether the answer may be kept.
     keeps: bool,
+    /// Whether it may be meant for one client.
+    authorized: bool,
 }
 
 impl std::fmt::Debug for Fetch {
@@ -111,6 +113,7 @@ impl Fetch {
             epoch,
             request: asked.headers.to_map(),
             policy: asked.policy.clone(),
+            authorized: asked.is_authorized(),
             plan,
             asked: now,
         }
@@ -131,6 +134,7 @@ impl Fetch {
             epoch: None,
             request: asked.headers.to_map(),
             policy: asked.policy.clone(),
+            authorized: asked.is_authorized(),
             plan: FetchPlan::new(why, &RequestDirectives::of(asked.headers)),
             asked: now,
         }
@@ -264,11 +268,12 @@ impl Fetch {
         received: Moment,
     ) -> Result<(), NotKept> {
         let request_no_store = self.plan.request_no_store;
-        let (request, response) = (&self.request, headers);
+        let (request, authorized, response) = (&self.request, self.authorized, headers);
         Exchange {
             key,
             method,
             request,
+            authorized,
             request_no_store,
             status,
             response,

@@ -31,8 +31,17 @@ pub struct Asked<'a, F> {
     pub headers: &'a F,
     /// Whether it has a body. One that has is never answered from the cache, as no key holds the body.
     pub has_body: bool,
+    /// Whether it is known who asks, though the fields may not say so.
+    pub known: bool,
     /// What the route says.
     pub policy: &'a CachePolicy,
+}
+
+impl<F: Fields> Asked<'_, F> {
+    /// Whether the answer may be meant for one client.
+    pub(crate) fn is_authorized(&self) -> bool {
+        self.known || self.headers.has(&AUTHORIZATION)
+    }
 }
 
 /// What becomes of a request.
@@ -91,7 +100,7 @@ impl Cache {
         };
         let directives = RequestDirectives::of(asked.headers);
         let found = self.shared.index.get(&key, asked.headers);
-        let authorized = asked.headers.has(&AUTHORIZATION);
+        let authorized = asked.is_authorized();
         let usable = found.entry.as_ref().filter(|entry| !authorized || entry.shares_authorized());
         let Some(entry) = usable else {
             if directives.only_if_cached {
@@ -163,7 +172,7 @@ impl Cache {
         // The answer to one of these may not do for others.
         let own = *asked.method != Method::GET
             || directives.no_store
-            || asked.headers.has(&AUTHORIZATION)
+            || asked.is_authorized()
             || asked.headers.has(&RANGE)
             || conditional::is_conditional(asked.headers);
         let mut plan = FetchPlan::new(why, directives);
@@ -196,7 +205,7 @@ impl Cache {
         let client_asks = asked.headers.has(&RANGE) || conditional::is_conditional(asked.headers);
         let own = *asked.method != Method::GET
             || why == Forwarded::Request
-            || asked.headers.has(&AUTHORIZATION)
+            || asked.is_authorized()
             || (client_asks && !entry.has_validator())
             || asked.headers.has(&RANGE);
         let mut plan = FetchPlan::new(why, directives);

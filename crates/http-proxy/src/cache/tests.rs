@@ -32,6 +32,7 @@ struct Request {
     backend: String,
     headers: Headers,
     has_body: bool,
+    known: bool,
 }
 
 fn get(path: &str) -> Request {
@@ -45,6 +46,7 @@ fn get(path: &str) -> Request {
         backend: "ns/web:80".into(),
         headers: Headers::new(),
         has_body: false,
+        known: false,
     }
 }
 
@@ -155,6 +157,7 @@ impl Bench {
             key: Some(keyed),
             headers: &request.headers,
             has_body: request.has_body,
+            known: request.known,
             policy: &self.policy,
         }
     }

@@ -35,6 +35,7 @@ impl HttpProxy {
             key: forwarding.keyed.as_ref(),
             headers: &request.headers,
             has_body: !body.is_end_stream(),
+            known: forwarding.knows_client(),
             policy: forwarding.route.route.policy.cache.as_ref().unwrap_or(&none),
         };
         let fetch = match self.cache().find(&asked).await {

@@ -1,5 +1,6 @@
 //! What shall happen to a request.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use http::{Method, StatusCode};
@@ -237,6 +238,12 @@ impl Forwarding {
         }
     }
 
+    /// Whether the proxy itself found out who asks. What such a request is answered may depend on it.
+    pub fn knows_client(&self) -> bool {
+        let policy = &self.route.route.policy;
+        !policy.auth.is_empty() || policy.client_tls.is_some()
+    }
+
     /// Whether bodies must be streams that somebody looks into, rather than bytes passed on.
     pub fn needs_streams(&self) -> bool {
         let policy = &self.route.route.policy;
@@ -256,16 +263,16 @@ impl Forwarding {
 fn set_cookie(sticky: &crate::table::Sticky, value: &str) -> String {
     let mut text = format!("{}={value}; Path={}; HttpOnly", sticky.cookie, sticky.path);
     if let Some(domain) = &sticky.domain {
-        text += &format!("; Domain={domain}");
+        let _ = write!(text, "; Domain={domain}");
     }
     if let Some(max_age) = sticky.max_age {
-        text += &format!("; Max-Age={}", max_age.as_secs());
+        let _ = write!(text, "; Max-Age={}", max_age.as_secs());
     }
     if sticky.secure {
         text += "; Secure";
     }
     if let Some(same_site) = &sticky.same_site {
-        text += &format!("; SameSite={same_site}");
+        let _ = write!(text, "; SameSite={same_site}");
     }
     text
 }

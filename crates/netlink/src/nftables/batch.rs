@@ -308,6 +308,14 @@ impl Batch {
         self.writer.end();
     }
 
+    /// Removes all elements of a set.
+    pub fn flush_set(&mut self, name: &str) {
+        self.begin(numbers::DELETE_ELEMENT, 0);
+        self.writer.put_str(element::TABLE, &self.table);
+        self.writer.put_str(element::SET, name);
+        self.writer.end();
+    }
+
     /// Adds an element. It must not be there with another value.
     pub fn add_element(&mut self, set: &str, element: &Element<'_>) {
         self.put_element(numbers::NEW_ELEMENT, numbers::CREATE, set, element);
@@ -368,7 +376,11 @@ impl Batch {
 /// Without it nft prints numbers of the machine's order the wrong way round.
 fn byte_order_data(spec: &SetSpec<'_>) -> Vec<u8> {
     let entry = |kind: u8, types: &[DataType]| {
-        let order: u32 = if types == [DataType::Mark] { ORDER_HOST } else { ORDER_BIG_ENDIAN };
+        let order: u32 = if matches!(types, [DataType::Mark | DataType::Group]) {
+            ORDER_HOST
+        } else {
+            ORDER_BIG_ENDIAN
+        };
         let mut bytes = vec![kind, 4];
         bytes.extend_from_slice(&order.to_ne_bytes());
         bytes

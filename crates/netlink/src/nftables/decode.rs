@@ -32,6 +32,7 @@ fn expression(attributes: Attributes<'_>) -> Option<Expression> {
         "payload" => Some(Expression::Payload {
             to: reg(1)?,
             base: match at.be32(2)? {
+                0 => Payload::Link,
                 1 => Payload::Network,
                 2 => Payload::Transport,
                 _ => return None,
@@ -41,6 +42,7 @@ fn expression(attributes: Attributes<'_>) -> Option<Expression> {
         }),
         "meta" => meta(at),
         "ct" if at.be32(2)? == 2 => Some(Expression::ConntrackStatus { to: reg(1)? }),
+        "ct" if at.be32(2)? == 0 => Some(Expression::ConntrackState { to: reg(1)? }),
         "cmp" => Some(Expression::Compare {
             from: reg(1)?,
             op: match at.be32(2)? {
@@ -118,6 +120,8 @@ fn meta(at: Attributes<'_>) -> Option<Expression> {
         3 => MetaKey::Mark,
         6 => MetaKey::InputName,
         16 => MetaKey::Protocol,
+        21 => MetaKey::InputGroup,
+        22 => MetaKey::OutputGroup,
         _ => return None,
     };
     match (at.be32(1).and_then(register), at.be32(3).and_then(register)) {

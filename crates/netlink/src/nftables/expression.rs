@@ -70,6 +70,8 @@ impl Verdict {
 /// Which header a payload is loaded from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Payload {
+    /// Ethernet.
+    Link,
     /// IPv4 or IPv6.
     Network,
     /// TCP, UDP, SCTP.
@@ -85,6 +87,10 @@ pub enum MetaKey {
     InputName,
     /// Its transport protocol.
     Protocol,
+    /// The group of the interface that it came in by.
+    InputGroup,
+    /// The group of the interface that it goes out by.
+    OutputGroup,
 }
 
 impl MetaKey {
@@ -93,6 +99,8 @@ impl MetaKey {
             Self::Mark => 3,
             Self::InputName => 6,
             Self::Protocol => 16,
+            Self::InputGroup => 21,
+            Self::OutputGroup => 22,
         }
     }
 }
@@ -183,6 +191,11 @@ pub enum Expression {
     },
     /// Loads the connection's status bits.
     ConntrackStatus {
+        /// Into.
+        to: Reg,
+    },
+    /// Loads the bits of what the connection's state is.
+    ConntrackState {
         /// Into.
         to: Reg,
     },
@@ -318,7 +331,7 @@ impl Expression {
             Self::Immediate { .. } | Self::Verdict(_) => "immediate",
             Self::Payload { .. } => "payload",
             Self::Meta { .. } | Self::SetMark { .. } => "meta",
-            Self::ConntrackStatus { .. } => "ct",
+            Self::ConntrackStatus { .. } | Self::ConntrackState { .. } => "ct",
             Self::Compare { .. } => "cmp",
             Self::Bitwise { .. } => "bitwise",
             Self::InSet { .. } | Self::Lookup { .. } | Self::LookupVerdict { .. } => "lookup",
@@ -345,7 +358,12 @@ impl Expression {
             }
             Self::Payload { to, base, offset, len } => {
                 writer.put_be32(1, to.number());
-                writer.put_be32(2, if *base == Payload::Network { 1 } else { 2 });
+                let base = match base {
+                    Payload::Link => 0,
+                    Payload::Network => 1,
+                    Payload::Transport => 2,
+                };
+                writer.put_be32(2, base);
                 writer.put_be32(3, *offset);
                 writer.put_be32(4, *len);
             }
@@ -360,6 +378,10 @@ impl Expression {
             Self::ConntrackStatus { to } => {
                 writer.put_be32(1, to.number());
                 writer.put_be32(2, 2);
+            }
+            Self::ConntrackState { to } => {
+                writer.put_be32(1, to.number());
+                writer.put_be32(2, 0);
             }
             Self::Compare { from, op, value } => {
                 writer.put_be32(1, from.number());

@@ -11,6 +11,8 @@ pub enum Family {
     Ip6,
     /// Both.
     Inet,
+    /// Frames on bridges.
+    Bridge,
 }
 
 impl Family {
@@ -18,6 +20,7 @@ impl Family {
         match self {
             Self::Inet => 1,
             Self::Ip => 2,
+            Self::Bridge => 7,
             Self::Ip6 => 10,
         }
     }
@@ -26,6 +29,7 @@ impl Family {
         match number {
             1 => Some(Self::Inet),
             2 => Some(Self::Ip),
+            7 => Some(Self::Bridge),
             10 => Some(Self::Ip6),
             _ => None,
         }
@@ -39,6 +43,7 @@ impl std::fmt::Display for Family {
             Self::Ip => "ip",
             Self::Ip6 => "ip6",
             Self::Inet => "inet",
+            Self::Bridge => "bridge",
         })
     }
 }
@@ -51,12 +56,16 @@ pub enum DataType {
     Ipv4,
     /// An IPv6 address.
     Ipv6,
+    /// A hardware address.
+    Ethernet,
     /// A protocol's number.
     Protocol,
     /// A port.
     Port,
     /// A packet mark: a number in the machine's byte order.
     Mark,
+    /// A group of interfaces: a number in the machine's byte order.
+    Group,
 }
 
 impl DataType {
@@ -64,15 +73,21 @@ impl DataType {
         match self {
             Self::Ipv4 => 7,
             Self::Ipv6 => 8,
+            Self::Ethernet => 9,
             Self::Protocol => 12,
             Self::Port => 13,
             Self::Mark => 19,
+            Self::Group => 35,
         }
     }
 
     /// Its length in a register: padded to whole registers.
     pub fn len(self) -> u32 {
-        if self == Self::Ipv6 { 16 } else { 4 }
+        match self {
+            Self::Ipv6 => 16,
+            Self::Ethernet => 8,
+            _ => 4,
+        }
     }
 
     /// Never; here because clippy wants it beside `len`.
@@ -87,6 +102,7 @@ impl DataType {
             // Alone, a value is not padded.
             [Self::Protocol] => 1,
             [Self::Port] => 2,
+            [Self::Ethernet] => 6,
             _ => types.iter().map(|it| it.len()).sum(),
         };
         (number, length)

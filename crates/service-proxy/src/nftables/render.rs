@@ -71,6 +71,8 @@ fn types(types: &[DataType]) -> String {
         DataType::Protocol => "inet_proto",
         DataType::Port => "inet_service",
         DataType::Mark => "mark",
+        DataType::Group => "devgroup",
+        DataType::Ethernet => "ether_addr",
     };
     types.iter().map(name).collect::<Vec<_>>().join(" . ")
 }

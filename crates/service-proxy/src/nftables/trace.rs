@@ -27,6 +27,8 @@ const ROUTE_LOCAL: u32 = 2;
 /// Any other type.
 const ROUTE_UNICAST: u32 = 1;
 const STATUS_DNAT: u32 = 1 << 5;
+/// The state of a connection's first packet.
+const STATE_NEW: u32 = 1 << 3;
 /// Our listener's connections carry the masquerade mark, whichever bit that is.
 const LISTENER_MARK: u32 = u32::MAX;
 
@@ -287,6 +289,7 @@ impl<'a> Run<'a> {
             }
             Expression::SetMark { from } => self.mark = self.number(*from),
             Expression::ConntrackStatus { to } => self.put(*to, &self.status.to_ne_bytes()),
+            Expression::ConntrackState { to } => self.put(*to, &STATE_NEW.to_ne_bytes()),
             Expression::Compare { from, op, value } => {
                 let same = self.get(*from, value.len()) == value.as_slice();
                 if same != (*op == CompareOp::Equal) {
@@ -397,6 +400,8 @@ impl<'a> Run<'a> {
                 bytes.resize(16, 0);
                 bytes
             }
+            // No rule of services asks; 0 is the group of whoever is in none.
+            MetaKey::InputGroup | MetaKey::OutputGroup => 0_u32.to_ne_bytes().to_vec(),
         }
     }
 

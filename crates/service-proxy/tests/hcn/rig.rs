@@ -61,7 +61,8 @@ pub(crate) fn add_pod(fake: &FakeHcn, address: IpAddr) -> Guid {
 pub(crate) fn options() -> HcnOptions {
     HcnOptions {
         source_vips: vec![ip(SOURCE_VIP), ip(SOURCE_VIP_6)],
-        host_mac: Some(MacAddress([0, 0x15, 0x5d, 1, 2, 3])),
+        host_macs: [(ip(NODE_IP), MacAddress([0, 0x15, 0x5d, 1, 2, 3]))].into(),
+        enable_dsr: Some(false),
         ..HcnOptions::default()
     }
 }

@@ -9,6 +9,7 @@ use crate::backend::sole::Sole;
 use crate::cli::CleanupArgs;
 use crate::exit::CommandError;
 use crate::plane::Plane;
+use crate::pods;
 use crate::state_dir::{Part, StateDir};
 
 /// Removes rules of every backend, puts the kernel's settings back, and tells what was done. What
@@ -16,6 +17,8 @@ use crate::state_dir::{Part, StateDir};
 pub(crate) fn cleanup(args: &CleanupArgs, out: &mut impl Write) -> Result<(), CommandError> {
     // A running agent would put everything back at once.
     let state_dir = StateDir::lock(&args.state.state_dir, Part::Plane(Plane::Services))
+        .context("stop the agent before cleaning up")?;
+    let _pods = StateDir::lock(&args.state.state_dir, Part::Plane(Plane::Pods))
         .context("stop the agent before cleaning up")?;
     let _sole = Sole::take()?;
     let mut removed = Vec::new();
@@ -28,11 +31,10 @@ pub(crate) fn cleanup(args: &CleanupArgs, out: &mut impl Write) -> Result<(), Co
     if args.kube_proxy {
         note(services::remove_kube_proxy());
     }
-    let restored = services::sysctls(state_dir.path()).restore();
-    problems.extend(restored.problems.iter().map(ToString::to_string));
-    if let Err(error) = services::forget(state_dir.path()) {
-        problems.push(error.to_string());
-    }
+    let (gone, failed) = pods::remove_ours(state_dir.path(), &args.cni.settings());
+    removed.extend(gone);
+    problems.extend(failed);
+    problems.extend(services::restore(state_dir.path()));
     for what in &removed {
         writeln!(out, "removed {what}").context("cannot print")?;
     }

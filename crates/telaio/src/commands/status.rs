@@ -71,6 +71,12 @@ fn summary(report: &Report) -> String {
     if let Some(sync) = &report.sync {
         line("sync", &sync_line(sync));
     }
+    #[cfg(target_os = "linux")]
+    if let Some(pods) = &report.pods {
+        for (name, value) in pods_lines(pods) {
+            line(name, &value);
+        }
+    }
     if source.problem_count > 0 {
         line("problems", &source.problem_count.to_string());
         for problem in &source.problems {
@@ -81,6 +87,42 @@ fn summary(report: &Report) -> String {
         }
     }
     text
+}
+
+/// Networks, instances and what else there is of the pods plane.
+#[cfg(target_os = "linux")]
+fn pods_lines(pods: &crate::pods::PodsReport) -> Vec<(&'static str, String)> {
+    let mut lines = vec![(
+        "pods",
+        format!(
+            "{} instances, {} other nodes, {} policies; plugin {}",
+            pods.instance_count,
+            pods.peers.len(),
+            pods.policies,
+            pods.cni
+        ),
+    )];
+    for network in &pods.networks {
+        let subnets = network.subnets.join(", ");
+        lines.push(("", format!("network {} on {}: {subnets}", network.name, network.bridge)));
+    }
+    for instance in &pods.instances {
+        let addresses = instance.addresses.join(", ");
+        let mut text = format!(
+            "instance {} ({} on {}): {addresses}",
+            instance.id, instance.interface, instance.network
+        );
+        if !instance.ports.is_empty() {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "; ports {}", instance.ports.join(", "));
+        }
+        lines.push(("", text));
+    }
+    if pods.instance_count > pods.instances.len() {
+        lines.push(("", "…".to_owned()));
+    }
+    lines.extend(pods.problems.iter().map(|problem| ("", problem.clone())));
+    lines
 }
 
 fn sync_line(sync: &SyncSummary) -> String {
@@ -153,7 +195,43 @@ mod tests {
                 pending_age_s: None,
                 last_error: None,
             }),
+            #[cfg(target_os = "linux")]
+            pods: None,
         }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_pods_plane_shows_networks_instances_addresses_and_ports() {
+        use crate::pods::{InstanceReport, NetworkReport, PodsReport};
+        let mut report = report();
+        report.pods = Some(PodsReport {
+            networks: vec![NetworkReport {
+                name: "loom-a".into(),
+                bridge: "tlb-loom-a".into(),
+                subnets: vec!["10.244.1.0/24".into()],
+            }],
+            instances: vec![InstanceReport {
+                id: "web".into(),
+                network: "loom-a".into(),
+                interface: "eth0".into(),
+                addresses: vec!["10.244.1.2".into()],
+                ports: vec!["80/tcp → 8080".into()],
+            }],
+            instance_count: 2,
+            peers: vec!["loom-b".into()],
+            policies: 3,
+            cni: "installed".into(),
+            problems: vec![],
+        });
+        let text = summary(&report);
+        let (_, pods) = text.split_once("pods ").unwrap();
+        insta::assert_snapshot!(pods, @r"
+             2 instances, 1 other nodes, 3 policies; plugin installed
+                  network loom-a on tlb-loom-a: 10.244.1.0/24
+                  instance web (eth0 on loom-a): 10.244.1.2; ports 80/tcp → 8080
+                  …
+        ");
     }
 
     #[test]

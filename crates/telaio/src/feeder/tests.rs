@@ -73,7 +73,7 @@ fn stage(answers: Vec<Result<(), SinkError>>, changes: Vec<ObjectChange>) -> Sta
         Monitor::new(Facts::default(), Arc::new(Status::default()), Some(Arc::clone(&store)));
     let notes = Notes::default();
     notes.0.lock().answers.extend(answers);
-    let origin = ViewOrigin::Store(Arc::clone(&store));
+    let origin = ViewOrigin::Store(Arc::clone(&store), wants());
     let feeder = Feeder::start(origin, Box::new(notes.clone()), Arc::clone(&monitor)).unwrap();
     Stage { store, monitor, notes, feeder }
 }

@@ -27,6 +27,9 @@ pub(crate) struct Report {
     pub(crate) store: Option<StoreReport>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sync: Option<SyncSummary>,
+    #[cfg(target_os = "linux")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pods: Option<crate::pods::PodsReport>,
 }
 
 /// How the source is doing.
@@ -80,6 +83,8 @@ impl Monitor {
             source: self.source_report(),
             store: self.store_report(),
             sync: self.sync_loop().map(SyncHandle::stats).map(|stats| sync_summary(&stats)),
+            #[cfg(target_os = "linux")]
+            pods: self.pods_report(),
         }
     }
 

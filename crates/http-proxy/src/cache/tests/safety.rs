@@ -31,6 +31,15 @@ fn a_response_to_somebody_known_is_not_served_to_another() {
 }
 
 #[test]
+fn a_response_to_somebody_known_by_other_means_is_not_served_to_another() {
+    let known = Request { known: true, ..get("/me") };
+    assert!(!Bench::new().keeps(&known, &origin("max-age=60", "mine"), &known));
+    assert!(!Bench::new().keeps(&known, &origin("max-age=60", "mine"), &get("/me")));
+    assert!(!Bench::new().keeps(&get("/me"), &origin("max-age=60", "nobody's"), &known));
+    assert!(Bench::new().keeps(&known, &origin("public, max-age=60", "for all"), &known));
+}
+
+#[test]
 fn what_everybody_gets_is_not_served_to_somebody_known_unless_it_may() {
     let known = get("/me").with("authorization", "Basic YTpi");
     assert!(!Bench::new().keeps(&get("/me"), &origin("max-age=60", "nobody's"), &known));

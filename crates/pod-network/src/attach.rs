@@ -1,0 +1,405 @@
+//! Putting an instance on a network, and taking it off.
+//!
+//! What is done in which order decides what a kill can leave behind:
+//!
+//! 1. the record, which says what is about to be;
+//! 2. claims of addresses and ports;
+//! 3. the pair of links, in one message: the instance's end in its namespace, the node's on the bridge;
+//! 4. in the instance: addresses, routes;
+//! 5. rules for published ports;
+//! 6. the record again, now whole.
+//!
+//! Detaching goes the other way. A record that is not whole is one whose making was cut short, or goes on: then its file
+//! is locked.
+
+mod links;
+
+pub(crate) use links::{announcement, port_of};
+
+use std::fs::File;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use cidr::{IpCidr, IpInet};
+use telaio_netlink::netns::{Netns, NetnsError};
+use telaio_netlink::rtnl::{Mac, Request, Rtnetlink, SetLink, Which};
+
+use crate::attachment::{Attachment, PodName};
+use crate::bandwidth::Bandwidth;
+use crate::error::{Error, Result};
+use crate::ipam::{self, Range};
+use crate::names;
+use crate::network::Network;
+use crate::networks::ENODEV;
+use crate::overlay;
+use crate::port::Port;
+use crate::ports;
+use crate::rules::{Added, Cluster, Rules};
+use crate::state::{Lock, State};
+
+const ENOENT: i32 = 2;
+const EINVAL: i32 = 22;
+/// The group into which links go that are about to be removed at once.
+const DOOMED_GROUP: u32 = 0x7e1a_ffff;
+
+/// Where an instance is.
+#[derive(Debug, Clone)]
+pub(crate) enum Place<'a> {
+    /// In a namespace that somebody else made.
+    Path(&'a Path),
+    /// In a namespace of ours, made if it is not there.
+    Named(&'a str),
+}
+
+/// Which addresses it gets.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Addresses<'a> {
+    /// These.
+    Exactly(&'a [IpInet]),
+    /// One out of each set of ranges, these where they fit.
+    OutOf(&'a [Vec<Range>], &'a [IpAddr]),
+}
+
+/// What an attachment should be.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) container: &'a str,
+    pub(crate) interface: &'a str,
+    pub(crate) place: Place<'a>,
+    pub(crate) addresses: Addresses<'a>,
+    pub(crate) ports: &'a [Port],
+    pub(crate) mac: Option<Mac>,
+    pub(crate) bandwidth: Option<Bandwidth>,
+    /// The pod that it is, if that is known.
+    pub(crate) pod: Option<PodName>,
+    /// The network's gateways are where everything else goes.
+    pub(crate) is_default: bool,
+    /// Further routes, each by a gateway or by the network's own.
+    pub(crate) routes: &'a [(IpCidr, Option<IpAddr>)],
+}
+
+/// An attachment that was made.
+#[derive(Debug, Clone)]
+pub(crate) struct Attached {
+    pub(crate) record: Attachment,
+    /// The gateway of each address.
+    pub(crate) gateways: Vec<Option<IpAddr>>,
+    pub(crate) bridge_mac: Option<Mac>,
+    pub(crate) host_mac: Mac,
+    pub(crate) mtu: u32,
+}
+
+/// Attaches. `lock` is the shared one, under which the network is as given.
+pub(crate) fn attach(
+    state: &State,
+    lock: Lock,
+    network: &Network,
+    wanted: &Wanted<'_>,
+) -> Result<Attached> {
+    ports::check(wanted.ports)?;
+    let key = names::attachment_key(&network.name, wanted.container, wanted.interface);
+    let netns = open_netns(&wanted.place)?;
+    let mut record = Attachment {
+        network: network.name.clone(),
+        container: wanted.container.to_owned(),
+        interface: wanted.interface.to_owned(),
+        netns: netns_path(&wanted.place)?.display().to_string(),
+        netns_name: match wanted.place {
+            Place::Named(name) => Some(name.to_owned()),
+            Place::Path(_) => None,
+        },
+        host_link: names::host_link(&network.name, wanted.container, wanted.interface, 0),
+        is_routed: false,
+        mac: String::new(),
+        addresses: Vec::new(),
+        ports: wanted.ports.to_vec(),
+        bandwidth: wanted.bandwidth,
+        pod: wanted.pod.clone(),
+    };
+    let _busy = begin(state, &key, &record, &netns)?;
+    let made = make(state, lock, network, wanted, &key, &netns, &mut record);
+    if made.is_err() {
+        // Why it failed is what the caller has to know. What cannot be undone now has its record.
+        let _ = detach(state, &key, Some(record));
+    }
+    made
+}
+
+/// Whether an attachment's links are there.
+pub(crate) fn is_live(record: &Attachment) -> Result<bool> {
+    let Ok(netns) = Netns::open_path(Path::new(&record.netns)) else { return Ok(false) };
+    if !links::exists(&netns, &record.interface).unwrap_or(false) {
+        return Ok(false);
+    }
+    let doing = || Error::kernel(format!("looking for link {}", record.host_link));
+    let mut kernel = Rtnetlink::open().map_err(doing())?;
+    Ok(kernel.link(&record.host_link).map_err(doing())?.is_some())
+}
+
+fn netns_path(place: &Place<'_>) -> Result<PathBuf> {
+    Ok(match place {
+        Place::Path(path) => path.to_path_buf(),
+        Place::Named(name) => Netns::path_of(name)?,
+    })
+}
+
+fn open_netns(place: &Place<'_>) -> Result<Netns> {
+    let name = match place {
+        Place::Path(path) => {
+            let netns = Netns::open_path(path)?;
+            if netns.is_same_as(&Netns::current()?)? {
+                let why = format!("{} is the node's own namespace", path.display());
+                return Err(Error::Invalid { field: "netns", why });
+            }
+            return Ok(netns);
+        }
+        Place::Named(name) => name,
+    };
+    match Netns::open_live(name) {
+        Ok(Some(netns)) => Ok(netns),
+        Ok(None) => Ok(Netns::create(name)?),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Begins the record; gives the lock on it. One of an earlier call that was cut short makes way.
+fn begin(state: &State, key: &str, record: &Attachment, netns: &Netns) -> Result<File> {
+    for _ in 0..3 {
+        if let Some(busy) = state.begin_attachment(key, record)? {
+            return Ok(busy);
+        }
+        let Some(busy) = state.lock_attachment(key)? else {
+            return Err(Error::Busy { what: record.to_string() });
+        };
+        let old = state.attachment(key)?.flatten();
+        let is_whole = old.as_ref().is_some_and(|old| !old.mac.is_empty());
+        if is_whole && links::exists(netns, &record.interface)? {
+            return Err(Error::InterfaceExists {
+                interface: record.interface.clone(),
+                netns: netns.name().to_owned(),
+            });
+        }
+        // Its namespace is the new one's, if it is ours.
+        let old = old.map(|old| Attachment { netns_name: None, ..old });
+        detach(state, key, Some(old.unwrap_or_else(|| record.clone())))?;
+        drop(busy);
+    }
+    Err(Error::Busy { what: record.to_string() })
+}
+
+fn make(
+    state: &State,
+    lock: Lock,
+    network: &Network,
+    wanted: &Wanted<'_>,
+    key: &str,
+    netns: &Netns,
+    record: &mut Attachment,
+) -> Result<Attached> {
+    let gateways = claim_addresses(state, network, wanted, key, record)?;
+    ports::claim(state, key, record)?;
+    let first = record.addresses.first().map(IpInet::address);
+    let mac = match (wanted.mac, first) {
+        (Some(mac), _) => mac,
+        (None, Some(ip)) => names::instance_mac(ip),
+        (None, None) => names::mac(&["instance", &record.host_link]),
+    };
+    let routes = links::Routes { is_default: wanted.is_default, more: wanted.routes };
+    let made = links::make(network, record, netns, mac, &gateways, &routes)?;
+    if let Some(bandwidth) = &record.bandwidth {
+        crate::bandwidth::set(&record.host_link, bandwidth)?;
+    }
+    publish(state, lock, record)?;
+    record.mac = mac.to_string();
+    state.save_attachment(key, record)?;
+    Ok(Attached {
+        record: record.clone(),
+        gateways,
+        bridge_mac: made.bridge_mac,
+        host_mac: made.host_mac,
+        mtu: made.mtu,
+    })
+}
+
+/// Claims the addresses and puts them into the record; the gateway of each.
+fn claim_addresses(
+    state: &State,
+    network: &Network,
+    wanted: &Wanted<'_>,
+    key: &str,
+    record: &mut Attachment,
+) -> Result<Vec<Option<IpAddr>>> {
+    let mut gateways = Vec::new();
+    match wanted.addresses {
+        Addresses::Exactly(addresses) => {
+            for inet in addresses {
+                let ip = inet.address();
+                let home = network.subnets.iter().find(|subnet| subnet.cidr.contains(&ip));
+                ipam::claim_exactly(state, &network.name, key, ip)?;
+                record.addresses.push(*inet);
+                gateways.push(home.and_then(|subnet| subnet.gateway));
+            }
+        }
+        Addresses::OutOf(sets, asked) => {
+            check_asked(sets, asked)?;
+            for set in sets {
+                let wanted = asked.iter().copied().find(|ip| fits(set, *ip));
+                let (inet, gateway) = ipam::claim(state, &network.name, key, set, wanted)?;
+                record.addresses.push(inet);
+                gateways.push(Some(gateway));
+            }
+        }
+    }
+    Ok(gateways)
+}
+
+fn fits(set: &[Range], ip: IpAddr) -> bool {
+    set.iter().any(|range| range.contains(ip))
+}
+
+/// Whoever asks for an address that is in no range would otherwise get another without a word.
+fn check_asked(sets: &[Vec<Range>], asked: &[IpAddr]) -> Result<()> {
+    match asked.iter().find(|ip| !sets.iter().any(|set| fits(set, **ip))) {
+        Some(ip) => Err(Error::OutsideRange {
+            address: *ip,
+            subnets: sets.iter().flatten().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Publishes the ports. Where somebody has removed our tables, all of them are put back.
+fn publish(state: &State, lock: Lock, record: &Attachment) -> Result<()> {
+    if record.ports.is_empty() {
+        return Ok(());
+    }
+    let mut rules = Rules::open()?;
+    if rules.publish(record)? == Added::NoTable {
+        drop(lock);
+        let _lock = state.lock_exclusive()?;
+        let mut instances: Vec<Attachment> =
+            state.attachments()?.into_iter().filter_map(|(_, record)| record).collect();
+        instances.push(record.clone());
+        let (networks, others) = (state.networks()?, overlay::others(state)?);
+        rules.write_all(&Cluster { networks: &networks, others: &others }, &instances)?;
+    }
+    ports::forget_flows(std::slice::from_ref(record))
+}
+
+/// Takes an attachment back, whatever of it there is. Goes on after errors; the record stays until everything
+/// is gone. Without a record there is nothing.
+pub(crate) fn detach(state: &State, key: &str, record: Option<Attachment>) -> Result<()> {
+    let Some(record) = record else { return state.remove_attachment(key) };
+    let record = with_claims(state, record)?;
+    let mut errors = Vec::new();
+    if !record.ports.is_empty() {
+        errors.extend(unpublish(std::slice::from_ref(&record)).err());
+    }
+    errors.extend(links::forget_neighbours(state, std::iter::once(&record)).err());
+    errors.extend(links::remove(&record.host_link).err());
+    if record.bandwidth.is_some() {
+        errors.extend(crate::bandwidth::clear(&record.host_link).err());
+    }
+    if let Some(name) = &record.netns_name {
+        errors.extend(remove_netns(name).err());
+    }
+    if !errors.is_empty() {
+        return Error::all(errors);
+    }
+    forget(state, key, &record)
+}
+
+/// Takes many attachments back at once: one transaction for their rules, one deletion for their links. Needs the
+/// exclusive lock, because links that are about to go share a group.
+pub(crate) fn detach_many(state: &State, records: Vec<(String, Option<Attachment>)>) -> Result<()> {
+    let mut errors = Vec::new();
+    let mut doomed = Vec::new();
+    for (key, record) in records {
+        match record.map(|record| with_claims(state, record)).transpose() {
+            Ok(Some(record)) => doomed.push((key, record)),
+            Ok(None) => errors.extend(state.remove_attachment(&key).err()),
+            Err(error) => errors.push(error),
+        }
+    }
+    if doomed.is_empty() {
+        return Error::all(errors);
+    }
+    let with_ports: Vec<Attachment> =
+        doomed.iter().map(|(_, it)| it).filter(|it| !it.ports.is_empty()).cloned().collect();
+    let unpublished = unpublish(&with_ports);
+    errors.extend(links::forget_neighbours(state, doomed.iter().map(|(_, it)| it)).err());
+    let limiting = doomed.iter().filter(|(_, record)| record.bandwidth.is_some());
+    let limiting: Vec<String> =
+        limiting.map(|(_, record)| crate::bandwidth::limit_link(&record.host_link)).collect();
+    let host_links = doomed.iter().map(|(_, record)| record.host_link.as_str());
+    let unlinked = remove_links(host_links.chain(limiting.iter().map(String::as_str)));
+    let is_clean = unpublished.is_ok() && unlinked.is_ok();
+    errors.extend(unpublished.err().into_iter().chain(unlinked.err()));
+    for (key, record) in &doomed {
+        let gone = record.netns_name.as_deref().map_or(Ok(()), remove_netns);
+        match gone {
+            Ok(()) if is_clean => errors.extend(forget(state, key, record).err()),
+            Ok(()) => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    Error::all(errors)
+}
+
+/// Removes links by name, all in one deletion.
+pub(crate) fn remove_links<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
+    let doing = || Error::kernel("removing links");
+    let mut kernel = Rtnetlink::open().map_err(doing())?;
+    let mark = names.map(|name| {
+        let set = SetLink::new(Which::Name(name));
+        Request::Set(SetLink { group: Some(DOOMED_GROUP), ..set })
+    });
+    kernel.all_but(&[ENODEV], mark).map_err(doing())?;
+    kernel.all_but(&[ENODEV], [Request::DeleteGroup(DOOMED_GROUP)]).map_err(doing())
+}
+
+fn unpublish(records: &[Attachment]) -> Result<()> {
+    if records.is_empty() {
+        return Ok(());
+    }
+    Rules::open()?.unpublish(records)?;
+    ports::forget_flows(records)
+}
+
+/// What an attachment really has: a record whose making was cut short does not know its addresses, but their claims know
+/// it; and it may name ports that it never got.
+fn with_claims(state: &State, mut record: Attachment) -> Result<Attachment> {
+    record.ports = ports::claimed(state, &record);
+    if record.mac.is_empty() && record.addresses.is_empty() {
+        for (ip, holder) in ipam::claims(state, &record.network)? {
+            let is_ours = holder.is_some_and(|it| {
+                (it.container, it.interface) == (record.container.clone(), record.interface.clone())
+            });
+            if is_ours {
+                record.addresses.push(IpInet::new_host(ip));
+            }
+        }
+    }
+    Ok(record)
+}
+
+fn forget(state: &State, key: &str, record: &Attachment) -> Result<()> {
+    ports::release(state, record)?;
+    for inet in &record.addresses {
+        ipam::release(state, record, inet.address())?;
+    }
+    state.remove_attachment(key)
+}
+
+fn remove_netns(name: &str) -> Result<()> {
+    match Netns::remove(name) {
+        Err(NetnsError::System { what: "unmount", source, .. })
+            if source.raw_os_error() == Some(EINVAL) =>
+        {
+            // A name that was never given a namespace.
+            crate::state::remove_file(&Netns::path_of(name)?)
+        }
+        Err(NetnsError::System { source, .. }) if source.raw_os_error() == Some(ENOENT) => Ok(()),
+        outcome => Ok(outcome?),
+    }
+}

@@ -1,0 +1,547 @@
+//! This node, and the others of its cluster.
+//!
+//! A node has a network, with its own address in it, and a bridge that instances hang on. It is set up once with
+//! [`setup_node`]; after a reboot [`setup_iptables`] and [`add_other_nodes`] bring back what the kernel has
+//! forgotten. All calls can be repeated.
+
+use cidr::{IpCidr, IpInet};
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+use telaio_netlink::rtnl::Rtnetlink;
+
+use crate::error::{Error, Result};
+use crate::names;
+use crate::network::{Masquerade, Mode, Network, Subnet};
+use crate::networks;
+use crate::overlay::{self, Backend, LocalNode, NodeRecord, Peer};
+use crate::state::{Host, State};
+
+/// An address of a node in its network, and where the node itself is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeIp {
+    /// The node's own addresses in its networks: at most one of each family.
+    pub cluster_ip_cidrs: Vec<IpInet>,
+    /// The addresses at which other nodes reach it.
+    pub external_ips: Vec<IpAddr>,
+}
+
+impl NodeIp {
+    /// A node's address in its network, with the network's length, and the address at which it is reached.
+    pub fn new(cluster_ip_cidr: impl Into<IpInet>, external_ip: impl Into<IpAddr>) -> Self {
+        Self {
+            cluster_ip_cidrs: vec![cluster_ip_cidr.into()],
+            external_ips: vec![external_ip.into()],
+        }
+    }
+
+    /// Also an address in a network of the other family.
+    #[must_use]
+    pub fn with_cluster_ip(mut self, cluster_ip_cidr: impl Into<IpInet>) -> Self {
+        self.cluster_ip_cidrs.push(cluster_ip_cidr.into());
+        self
+    }
+
+    /// Also reached at an address of the other family.
+    #[must_use]
+    pub fn with_external_ip(mut self, external_ip: impl Into<IpAddr>) -> Self {
+        self.external_ips.push(external_ip.into());
+        self
+    }
+}
+
+/// Another node of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRequest {
+    /// Its ID.
+    pub node_id: String,
+    /// Its addresses.
+    pub node_ip: NodeIp,
+    /// Its hardware address on the vxlan link, where it does not follow from its networks: flannel's nodes.
+    #[serde(default)]
+    pub vtep_mac: Option<String>,
+}
+
+impl NodeRequest {
+    /// A node with these addresses.
+    pub fn new(node_id: impl Into<String>, node_ip: NodeIp) -> Self {
+        Self { node_id: node_id.into(), node_ip, vtep_mac: None }
+    }
+
+    /// With a hardware address on the vxlan link of its own choice.
+    #[must_use]
+    pub fn with_vtep_mac(mut self, mac: impl Into<String>) -> Self {
+        self.vtep_mac = Some(mac.into());
+        self
+    }
+
+    fn peer(self) -> Peer {
+        Peer {
+            id: self.node_id,
+            cidrs: self.node_ip.cluster_ip_cidrs,
+            external: self.node_ip.external_ips,
+            vtep_mac: self.vtep_mac,
+        }
+    }
+}
+
+/// What this node should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetupNodeRequest {
+    /// Its ID.
+    pub node_id: String,
+    /// Its own addresses in its networks: at most one of each family.
+    pub node_ip_cidrs: Vec<IpInet>,
+    /// The other nodes.
+    pub nodes_ips: Vec<NodeRequest>,
+    /// How it reaches them.
+    pub backend: Backend,
+    /// The address that they know it by; learned from the default route without.
+    pub tunnel_address: Option<IpAddr>,
+    /// The longest packet of instances; learned from the uplink without.
+    pub mtu: Option<u32>,
+    /// Destinations beside the cluster's that see instances' own addresses.
+    pub masquerade_except: Vec<IpCidr>,
+}
+
+impl SetupNodeRequest {
+    /// A node with this address in its network, and these others.
+    pub fn new(
+        node_id: impl Into<String>,
+        node_ip_cidr: impl Into<IpInet>,
+        nodes_ips: Vec<NodeRequest>,
+    ) -> Self {
+        Self {
+            node_id: node_id.into(),
+            node_ip_cidrs: vec![node_ip_cidr.into()],
+            nodes_ips,
+            backend: Backend::default(),
+            tunnel_address: None,
+            mtu: None,
+            masquerade_except: Vec::new(),
+        }
+    }
+
+    /// Also with an address in a network of the other family.
+    #[must_use]
+    pub fn with_node_ip(mut self, node_ip_cidr: impl Into<IpInet>) -> Self {
+        self.node_ip_cidrs.push(node_ip_cidr.into());
+        self
+    }
+
+    /// Reaching the others another way than by vxlan.
+    #[must_use]
+    pub fn with_backend(mut self, backend: Backend) -> Self {
+        self.backend = backend;
+        self
+    }
+
+    /// Known to the others by this address.
+    #[must_use]
+    pub fn with_tunnel_address(mut self, address: impl Into<IpAddr>) -> Self {
+        self.tunnel_address = Some(address.into());
+        self
+    }
+}
+
+/// What was set up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetupNodeResponse {
+    /// The name of the bridge that instances hang on.
+    pub interface_name: String,
+}
+
+/// Whose rules should be there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetupIptablesRequest {
+    /// The node's ID.
+    pub node_id: String,
+}
+
+impl SetupIptablesRequest {
+    /// Of this node.
+    pub fn new(node_id: impl Into<String>) -> Self {
+        Self { node_id: node_id.into() }
+    }
+}
+
+/// Which node should go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CleanNodeRequest {
+    /// Its ID.
+    pub node_id: String,
+}
+
+impl CleanNodeRequest {
+    /// This one.
+    pub fn new(node_id: impl Into<String>) -> Self {
+        Self { node_id: node_id.into() }
+    }
+}
+
+/// Sets a node up: its bridge, its rules, and the ways to the other nodes.
+///
+/// ```
+/// # let _machine = telaio_testkit::machine::become_one().unwrap();
+/// use std::net::Ipv4Addr;
+/// use std::str::FromStr;
+///
+/// use cidr::Ipv4Inet;
+/// use telaio_pod_network::node::{SetupNodeRequest, setup_node};
+///
+/// let node_id = "node";
+/// let node_ip_addr = Ipv4Addr::from_str("10.0.0.1").unwrap();
+/// let node_ip_cidr = Ipv4Inet::new(node_ip_addr, 24).unwrap();
+/// let nodes_ips = Vec::new();
+///
+/// let request = SetupNodeRequest::new(node_id.to_string(), node_ip_cidr, nodes_ips);
+/// let response = setup_node(request).unwrap();
+///
+/// println!("CNI name: {}", response.interface_name);
+/// # assert_eq!(response.interface_name, "tlb-node");
+/// ```
+pub fn setup_node(request: SetupNodeRequest) -> Result<SetupNodeResponse> {
+    Host::default().setup_node(request)
+}
+
+/// Brings back a node's NAT and forwarding rules, its bridge and settings, after a reboot or whenever somebody has
+/// removed them. The name is history: the rules are nftables'.
+///
+/// ```
+/// # let _machine = telaio_testkit::machine::become_one().unwrap();
+/// # use telaio_pod_network::node::{SetupNodeRequest, setup_node};
+/// use std::net::Ipv4Addr;
+/// use std::str::FromStr;
+///
+/// use cidr::Ipv4Inet;
+/// use telaio_pod_network::node::{
+///     NodeIp, NodeRequest, SetupIptablesRequest, add_other_nodes, setup_iptables,
+/// };
+/// # let own = Ipv4Inet::new(Ipv4Addr::new(10, 0, 0, 1), 24).unwrap();
+/// # setup_node(SetupNodeRequest::new("node", own, Vec::new())).unwrap();
+///
+/// let node_id = "node";
+/// let request = SetupIptablesRequest::new(node_id.to_string());
+///
+/// let other_node_id = "node2";
+/// let other_node_cluster_ip = Ipv4Inet::new(Ipv4Addr::from_str("10.0.1.1").unwrap(), 24).unwrap();
+/// let other_node_external_ip = Ipv4Addr::from_str("22.22.22.22").unwrap();
+/// let new_node_request = NodeRequest::new(
+///     other_node_id.to_string(),
+///     NodeIp::new(other_node_cluster_ip, other_node_external_ip),
+/// );
+/// let nodes_ips = vec![new_node_request];
+///
+/// setup_iptables(request).unwrap();
+/// add_other_nodes(nodes_ips).unwrap();
+/// ```
+pub fn setup_iptables(request: SetupIptablesRequest) -> Result<()> {
+    Host::default().setup_iptables(request)
+}
+
+/// Tells this node of others, many at a time; see [`new_node_in_cluster`] and the example at [`setup_iptables`].
+pub fn add_other_nodes(nodes: Vec<NodeRequest>) -> Result<()> {
+    Host::default().add_other_nodes(nodes)
+}
+
+/// Tells this node of another that joins the cluster.
+///
+/// ```
+/// # let _machine = telaio_testkit::machine::become_one().unwrap();
+/// # use telaio_pod_network::node::{SetupNodeRequest, setup_node};
+/// use std::net::Ipv4Addr;
+/// use std::str::FromStr;
+///
+/// use cidr::Ipv4Inet;
+/// use telaio_pod_network::node::{NodeIp, NodeRequest, new_node_in_cluster};
+/// # let own = Ipv4Inet::new(Ipv4Addr::new(10, 0, 0, 1), 24).unwrap();
+/// # setup_node(SetupNodeRequest::new("this", own, Vec::new())).unwrap();
+///
+/// let node_id = "node";
+/// let node_cluster_ip = Ipv4Inet::new(Ipv4Addr::from_str("10.0.1.1").unwrap(), 24).unwrap();
+/// let node_external_ip = Ipv4Addr::from_str("22.22.22.22").unwrap();
+/// let new_node_request = NodeRequest::new(
+///     node_id.to_string(),
+///     NodeIp::new(node_cluster_ip, node_external_ip),
+/// );
+///
+/// new_node_in_cluster(new_node_request).unwrap();
+/// ```
+pub fn new_node_in_cluster(node: NodeRequest) -> Result<()> {
+    Host::default().add_other_nodes(vec![node])
+}
+
+/// Tells this node of another that leaves the cluster.
+///
+/// ```
+/// # let _machine = telaio_testkit::machine::become_one().unwrap();
+/// # use telaio_pod_network::node::{SetupNodeRequest, new_node_in_cluster, setup_node};
+/// use std::net::Ipv4Addr;
+/// use std::str::FromStr;
+///
+/// use cidr::Ipv4Inet;
+/// use telaio_pod_network::node::{NodeIp, NodeRequest, delete_node_in_cluster};
+/// # let own = Ipv4Inet::new(Ipv4Addr::new(10, 0, 0, 1), 24).unwrap();
+/// # setup_node(SetupNodeRequest::new("this", own, Vec::new())).unwrap();
+///
+/// let node_id = "node";
+/// let node_cluster_ip = Ipv4Inet::new(Ipv4Addr::from_str("10.0.1.1").unwrap(), 24).unwrap();
+/// let node_external_ip = Ipv4Addr::from_str("22.22.22.22").unwrap();
+/// let delete_node_request = NodeRequest::new(
+///     node_id.to_string(),
+///     NodeIp::new(node_cluster_ip, node_external_ip),
+/// );
+/// # new_node_in_cluster(delete_node_request.clone()).unwrap();
+///
+/// delete_node_in_cluster(delete_node_request).unwrap();
+/// ```
+pub fn delete_node_in_cluster(node: NodeRequest) -> Result<()> {
+    Host::default().delete_node_in_cluster(node)
+}
+
+/// Removes a node: its instances, its bridge, its rules and the ways to others.
+///
+/// ```
+/// # let _machine = telaio_testkit::machine::become_one().unwrap();
+/// use telaio_pod_network::node::{CleanNodeRequest, clean_node};
+///
+/// let node_id = "node";
+/// let request = CleanNodeRequest::new(node_id.to_string());
+/// clean_node(request).unwrap();
+/// ```
+pub fn clean_node(request: CleanNodeRequest) -> Result<()> {
+    Host::default().clean_node(request)
+}
+
+impl Host {
+    /// See [`setup_node`].
+    pub fn setup_node(&self, request: SetupNodeRequest) -> Result<SetupNodeResponse> {
+        check(&request)?;
+        let state = self.state()?;
+        let _lock = state.lock_exclusive()?;
+        let before: NodeRecord = state.node_record()?;
+        let mut record = before.clone();
+        let node = LocalNode {
+            id: request.node_id,
+            cidrs: request.node_ip_cidrs,
+            backend: request.backend,
+            tunnel: request.tunnel_address,
+            mtu: request.mtu,
+            masquerade_except: request.masquerade_except,
+        };
+        let is_new = before.nodes.get(&node.id) != Some(&node);
+        for peer in request.nodes_ips.into_iter().map(NodeRequest::peer) {
+            record.peers.insert(peer.id.clone(), peer);
+        }
+        record.nodes.insert(node.id.clone(), node.clone());
+        record.peers.remove(&node.id);
+        for peer in record.peers.values() {
+            peer.check(&record)?;
+        }
+        if record != before {
+            state.save_node_record(&record)?;
+        }
+        let done = set_up(&state, &record, &node, is_new);
+        if done.is_err() && !before.nodes.contains_key(&node.id) {
+            // Why it failed is what the caller has to know.
+            let _ = remove(&state, &record, &node);
+            let _ = state.save_node_record(&before);
+        }
+        done.map(|()| SetupNodeResponse { interface_name: names::bridge(&node.id) })
+    }
+
+    /// See [`setup_iptables`].
+    pub fn setup_iptables(&self, request: SetupIptablesRequest) -> Result<()> {
+        let state = self.state()?;
+        let _lock = state.lock_exclusive()?;
+        let record: NodeRecord = state.node_record()?;
+        let node = record.nodes.get(&request.node_id).ok_or_else(|| Error::Unknown {
+            kind: "node",
+            name: request.node_id.clone(),
+            hint: "call setup_node first",
+        })?;
+        set_up(&state, &record, node, false)
+    }
+
+    /// See [`add_other_nodes`](fn@add_other_nodes).
+    pub fn add_other_nodes(&self, nodes: Vec<NodeRequest>) -> Result<()> {
+        let state = self.state()?;
+        let _lock = state.lock_exclusive()?;
+        let before: NodeRecord = state.node_record()?;
+        let mut record = before.clone();
+        let mut changed = Vec::new();
+        for peer in nodes.into_iter().map(NodeRequest::peer) {
+            if record.nodes.contains_key(&peer.id) {
+                continue;
+            }
+            peer.check(&record)?;
+            let old = record.peers.insert(peer.id.clone(), peer.clone());
+            changed.push((old.filter(|old| *old != peer), peer));
+        }
+        if record != before {
+            state.save_node_record(&record)?;
+        }
+        let done = change_peers(&state, &record, &changed);
+        if done.is_err() && record != before {
+            let _ = state.save_node_record(&before);
+        }
+        done
+    }
+
+    /// See [`delete_node_in_cluster`].
+    pub fn delete_node_in_cluster(&self, node: NodeRequest) -> Result<()> {
+        let state = self.state()?;
+        let _lock = state.lock_exclusive()?;
+        let mut record: NodeRecord = state.node_record()?;
+        let known = record.peers.remove(&node.node_id);
+        let peer = known.clone().unwrap_or_else(|| node.peer());
+        let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
+        for local in record.nodes.values() {
+            match ground(&state, &mut kernel, local, false) {
+                Ok(ground) => overlay::remove_peer(&mut kernel, local, ground, &peer)?,
+                // Without an uplink there is no way to it either.
+                Err(Error::NoUplink { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if known.is_some() {
+            state.save_node_record(&record)?;
+            networks::write_rules(&state, &state.networks()?)?;
+        }
+        Ok(())
+    }
+
+    /// See [`clean_node`].
+    pub fn clean_node(&self, request: CleanNodeRequest) -> Result<()> {
+        let state = self.state()?;
+        let _lock = state.lock_exclusive()?;
+        let mut record: NodeRecord = state.node_record()?;
+        if let Some(node) = record.nodes.remove(&request.node_id) {
+            remove(&state, &record, &node)?;
+            if record.nodes.is_empty() {
+                record.peers.clear();
+            }
+            state.save_node_record(&record)?;
+            return Ok(());
+        }
+        networks::remove(&state, &request.node_id)
+    }
+}
+
+fn check(request: &SetupNodeRequest) -> Result<()> {
+    let invalid = |field, why: String| Err(Error::Invalid { field, why });
+    if request.node_id.is_empty() {
+        return invalid("node_id", "a node needs an ID".to_owned());
+    }
+    for is_ipv4 in [true, false] {
+        if request.node_ip_cidrs.iter().filter(|it| it.is_ipv4() == is_ipv4).count() > 1 {
+            return invalid("node_ip_cidr", "a node has one network of each family".to_owned());
+        }
+    }
+    for inet in &request.node_ip_cidrs {
+        let length_max = if inet.is_ipv4() { 30 } else { 126 };
+        if inet.network_length() > length_max || inet.address() == inet.first_address() {
+            return invalid(
+                "node_ip_cidr",
+                format!("{inet} is no address of a node; use one like 10.0.0.1/24"),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The network of a node.
+pub(crate) fn network_of(node: &LocalNode) -> Result<Network> {
+    let subnets = node
+        .cidrs
+        .iter()
+        .map(|inet| Subnet { cidr: inet.network(), gateway: Some(inet.address()) })
+        .collect();
+    Ok(Network {
+        name: node.id.clone(),
+        group: 0,
+        bridge: names::bridge(&node.id),
+        bridge_mac: String::new(),
+        subnets,
+        mode: Mode::Routed,
+        mtu: Some(node.mtu()?),
+        masquerade: Some(Masquerade { except: node.masquerade_except.clone() }),
+        hairpin: false,
+        promiscuous: false,
+        is_adopted: false,
+        is_made: false,
+        reaches: Vec::new(),
+    })
+}
+
+/// Makes everything of a node as it should be. Needs the exclusive lock.
+pub(crate) fn set_up(
+    state: &State,
+    record: &NodeRecord,
+    node: &LocalNode,
+    is_fresh: bool,
+) -> Result<()> {
+    networks::make(state, &network_of(node)?)?;
+    if record.peers.is_empty() {
+        return Ok(());
+    }
+    let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
+    let ground = ground(state, &mut kernel, node, is_fresh)?;
+    overlay::sync(&mut kernel, node, ground, &record.peers).map(drop)
+}
+
+/// Makes the ways to other nodes as they should be; how many were stale.
+pub(crate) fn restore_ways(state: &State, record: &NodeRecord, node: &LocalNode) -> Result<usize> {
+    let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
+    match ground(state, &mut kernel, node, false) {
+        Ok(ground) => overlay::sync(&mut kernel, node, ground, &record.peers),
+        // Nobody is reached, and nobody has to be.
+        Err(Error::NoUplink { .. }) if record.peers.is_empty() => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+fn ground(
+    state: &State,
+    kernel: &mut Rtnetlink,
+    node: &LocalNode,
+    is_fresh: bool,
+) -> Result<overlay::Ground> {
+    let group = state.network(&node.id)?.map_or(0, |network| network.group);
+    overlay::ensure_link(kernel, node, group, is_fresh)
+}
+
+/// Makes the ways to these peers, and takes back those that they had before.
+fn change_peers(
+    state: &State,
+    record: &NodeRecord,
+    changed: &[(Option<Peer>, Peer)],
+) -> Result<()> {
+    if changed.is_empty() || record.nodes.is_empty() {
+        return Ok(());
+    }
+    let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
+    for node in record.nodes.values() {
+        let ground = ground(state, &mut kernel, node, false)?;
+        let mut requests = Vec::new();
+        for (old, peer) in changed {
+            if let Some(old) = old {
+                overlay::remove_peer(&mut kernel, node, ground, old)?;
+            }
+            requests.extend(overlay::requests_for(node, ground, peer)?);
+        }
+        kernel.all(requests).map_err(Error::kernel("making the ways to other nodes"))?;
+    }
+    networks::write_rules(state, &state.networks()?)
+}
+
+fn remove(state: &State, record: &NodeRecord, node: &LocalNode) -> Result<()> {
+    let mut errors = Vec::new();
+    errors.extend(networks::remove(state, &node.id).err());
+    if !record.nodes.values().any(|other| other.id != node.id) {
+        let gone = Rtnetlink::open()
+            .map_err(Error::kernel("opening netlink"))
+            .and_then(|mut kernel| overlay::remove(&mut kernel, node));
+        errors.extend(gone.err());
+    }
+    Error::all(errors)
+}

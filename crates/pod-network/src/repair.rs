@@ -1,0 +1,207 @@
+//! What should be there is, and nothing else of ours.
+//!
+//! Records say what should be. [`Host::repair`] compares the kernel with them and mends: bridges, rules, ways to other
+//! nodes come back after somebody removed them; attachments whose namespace is gone, links without a record and routes that
+//! lead nowhere go. [`Host::remove_all`] leaves nothing.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use telaio_netlink::netns::Netns;
+use telaio_netlink::rtnl::{Request, Rtnetlink, SetLink, Which};
+
+use crate::attach;
+use crate::attachment::Attachment;
+use crate::bandwidth;
+use crate::error::{Error, Result};
+use crate::names;
+use crate::node;
+use crate::overlay::{self, NodeRecord};
+use crate::rules::{Cluster, Rules};
+use crate::state::{Host, State, remove_file};
+use crate::{ipam, networks};
+
+/// What was mended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mended {
+    /// Attachments whose instance is gone, or whose making was cut short.
+    pub attachments: Vec<String>,
+    /// Links of ours without a record.
+    pub links: Vec<String>,
+    /// Addresses whose holder is gone.
+    pub addresses: usize,
+    /// Routes and entries to nodes that are no longer there.
+    pub ways: usize,
+}
+
+impl Mended {
+    /// Nothing was removed.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Host {
+    /// Mends whatever differs from the records, and goes on after errors.
+    pub fn repair(&self) -> Result<Mended> {
+        let state = self.state()?;
+        let _lock = state.lock_exclusive()?;
+        let mut mended = Mended::default();
+        let mut errors = Vec::new();
+        let mut step = |outcome: Result<()>| errors.extend(outcome.err());
+        step(remove_dead(&state, &mut mended));
+        step(remove_orphaned_claims(&state, &mut mended));
+        step(remove_stray_links(&state).map(|links| mended.links = links));
+        step(restore_networks(&state));
+        step(restore_ways(&state, &mut mended));
+        step(restore_rules(&state));
+        Error::all(errors)?;
+        Ok(mended)
+    }
+
+    /// Removes everything of ours: instances, networks, rules, ways to other nodes, records.
+    pub fn remove_all(&self) -> Result<()> {
+        let state = self.state()?;
+        let _lock = state.lock_exclusive()?;
+        let mut errors = Vec::new();
+        errors.extend(attach::detach_many(&state, state.attachments()?).err());
+        for network in state.networks()? {
+            errors.extend(networks::remove(&state, &network.name).err());
+        }
+        let record: NodeRecord = state.node_record()?;
+        let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
+        for node in record.nodes.values() {
+            errors.extend(overlay::remove(&mut kernel, node).err());
+        }
+        errors.extend(remove_stray_links(&state).err());
+        errors.extend(Rules::open().and_then(|mut rules| rules.remove_all()).err());
+        if errors.is_empty() {
+            return state.remove_all();
+        }
+        Error::all(errors)
+    }
+}
+
+/// Attachments whose making was cut short, and those whose namespace is gone.
+fn remove_dead(state: &State, mended: &mut Mended) -> Result<()> {
+    let mut dead = Vec::new();
+    for (key, record) in state.attachments()? {
+        let is_dead = match &record {
+            Some(record) => {
+                // A call that goes on has its record locked.
+                record.mac.is_empty() && state.lock_attachment(&key)?.is_some()
+                    || !record.mac.is_empty() && Netns::open_path(Path::new(&record.netns)).is_err()
+            }
+            None => state.lock_attachment(&key)?.is_some(),
+        };
+        if is_dead {
+            let name = record.as_ref().map_or_else(|| key.clone(), ToString::to_string);
+            mended.attachments.push(name);
+            dead.push((key, record));
+        }
+    }
+    attach::detach_many(state, dead)
+}
+
+/// Claims of addresses and ports whose holder has no record.
+fn remove_orphaned_claims(state: &State, mended: &mut Mended) -> Result<()> {
+    let holders: HashSet<String> = state.attachments()?.into_iter().map(|(key, _)| key).collect();
+    let is_held = |holder: Option<&Attachment>| {
+        holder.is_some_and(|it| {
+            holders.contains(&names::attachment_key(&it.network, &it.container, &it.interface))
+        })
+    };
+    for network in state.networks()? {
+        for (ip, holder) in ipam::claims(state, &network.name)? {
+            if !is_held(holder.as_ref()) {
+                remove_file(&state.addresses_dir(&network.name).join(ip.to_string()))?;
+                mended.addresses += 1;
+            }
+        }
+    }
+    crate::ports::remove_orphans(state, &|holder| is_held(holder))
+}
+
+/// Removes host ends of ours that no record tells of; their names. Needs the exclusive lock.
+pub(crate) fn remove_stray_links(state: &State) -> Result<Vec<String>> {
+    let doing = || Error::kernel("listing links");
+    let mut kernel = Rtnetlink::open().map_err(doing())?;
+    let links = kernel.links().map_err(doing())?;
+    let known: HashSet<String> = state
+        .attachments()?
+        .into_iter()
+        .filter_map(|(_, record)| record.map(|record| record.host_link))
+        .collect();
+    let is_stray = |name: &str, kind: Option<&str>| match kind {
+        Some("veth") => names::is_host_link(name) && !known.contains(name),
+        Some("ifb") => bandwidth::is_stale(name, |host_link| known.contains(host_link)),
+        _ => false,
+    };
+    let stray: Vec<String> = links
+        .into_iter()
+        .filter(|link| is_stray(&link.name, link.kind.as_deref()))
+        .map(|link| link.name)
+        .collect();
+    attach::remove_links(stray.iter().map(String::as_str))?;
+    Ok(stray)
+}
+
+/// Bridges, settings and ports' flags.
+fn restore_networks(state: &State) -> Result<()> {
+    let record: NodeRecord = state.node_record()?;
+    let mut errors = Vec::new();
+    for node in record.nodes.values() {
+        let outcome = node::network_of(node).and_then(|wanted| networks::make(state, &wanted));
+        errors.extend(outcome.err());
+    }
+    for network in state.networks()?.iter().filter(|it| !record.nodes.contains_key(&it.name)) {
+        errors.extend(networks::make(state, network).err());
+    }
+    errors.extend(restore_ports(state).err());
+    Error::all(errors)
+}
+
+/// Hangs host ends on their bridges again, with the flags that they should have.
+fn restore_ports(state: &State) -> Result<()> {
+    let doing = || Error::kernel("putting ports back on their bridges");
+    let mut kernel = Rtnetlink::open().map_err(doing())?;
+    let links = kernel.links().map_err(doing())?;
+    let networks = state.networks()?;
+    let records = state.attachments()?;
+    let mut requests = Vec::new();
+    for record in records.iter().filter_map(|(_, record)| record.as_ref()) {
+        let Some(network) = networks.iter().find(|it| it.name == record.network) else { continue };
+        let bridge = links.iter().find(|link| link.name == network.bridge).map(|link| link.index);
+        if record.is_routed || bridge.is_none() {
+            continue;
+        }
+        let set = SetLink::up(Which::Name(&record.host_link));
+        requests.push(Request::Set(SetLink { master: bridge, ..set }));
+        let port = Some(attach::port_of(network));
+        requests
+            .push(Request::Set(SetLink { port, ..SetLink::new(Which::Name(&record.host_link)) }));
+        let index = links.iter().find(|it| it.name == record.host_link).map(|it| it.index);
+        requests.extend(attach::announcement(network, record, bridge, index));
+    }
+    kernel.all_but(&[networks::ENODEV], requests).map_err(doing())
+}
+
+fn restore_ways(state: &State, mended: &mut Mended) -> Result<()> {
+    let record: NodeRecord = state.node_record()?;
+    for node in record.nodes.values() {
+        mended.ways += node::restore_ways(state, &record, node)?;
+    }
+    Ok(())
+}
+
+fn restore_rules(state: &State) -> Result<()> {
+    let networks = state.networks()?;
+    let instances: Vec<Attachment> =
+        state.attachments()?.into_iter().filter_map(|(_, record)| record).collect();
+    let mut rules = Rules::open()?;
+    if networks.is_empty() {
+        return rules.remove_all();
+    }
+    let others = overlay::others(state)?;
+    rules.write_all(&Cluster { networks: &networks, others: &others }, &instances)
+}

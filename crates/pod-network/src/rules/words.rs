@@ -1,0 +1,250 @@
+//! The rules, each in the kernel's words.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use cidr::{IpCidr, IpInet, Ipv4Cidr, Ipv6Cidr};
+use telaio_netlink::nftables::{
+    CompareOp, DataType, Expression, Family, FibAddress, MetaKey, Payload, Reg, Verdict,
+};
+
+use crate::network::PORT_GROUP;
+
+use super::{ANY_PORTS, BRIDGES, HAIRPIN, NETWORKS, PORTS, REACH, octets};
+
+/// The type of an address that is this machine's own.
+const ROUTE_LOCAL: u32 = 2;
+/// The bit of a connection's status that says that its destination was changed.
+const STATUS_DNAT: u32 = 1 << 5;
+/// Where the results of look-ups go: above every key.
+const RESULT: u8 = 8;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+const ICMP_REDIRECT: u8 = 5;
+const ICMPV6_REDIRECT: u8 = 137;
+
+/// The words of one family.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Words {
+    pub(super) family: Family,
+}
+
+impl Words {
+    fn is_ipv4(self) -> bool {
+        self.family == Family::Ip
+    }
+
+    pub(super) fn address_type(self) -> DataType {
+        if self.is_ipv4() { DataType::Ipv4 } else { DataType::Ipv6 }
+    }
+
+    /// How many registers an address takes.
+    fn address_regs(self) -> u8 {
+        if self.is_ipv4() { 1 } else { 4 }
+    }
+
+    fn source(self, to: u8) -> Expression {
+        let (offset, len) = if self.is_ipv4() { (12, 4) } else { (8, 16) };
+        Expression::Payload { to: Reg(to), base: Payload::Network, offset, len }
+    }
+
+    fn destination(self, to: u8) -> Expression {
+        let (offset, len) = if self.is_ipv4() { (16, 4) } else { (24, 16) };
+        Expression::Payload { to: Reg(to), base: Payload::Network, offset, len }
+    }
+
+    pub(super) fn multicast(self) -> IpCidr {
+        if self.is_ipv4() {
+            v4(Ipv4Addr::new(224, 0, 0, 0), 4)
+        } else {
+            IpCidr::V6(
+                Ipv6Cidr::new(Ipv6Addr::from(0xff << 120), 8)
+                    .unwrap_or(Ipv6Cidr::new_host(Ipv6Addr::UNSPECIFIED)),
+            )
+        }
+    }
+
+    /// Goes on if the address that `load` loads is within a network.
+    fn within(self, load: Expression, cidr: &IpCidr) -> Vec<Expression> {
+        let mut steps = vec![load];
+        let address = octets(cidr.first_address());
+        let mask = octets(cidr.mask());
+        if cidr.network_length() != if self.is_ipv4() { 32 } else { 128 } {
+            let xor = vec![0; mask.len()];
+            steps.push(Expression::Bitwise { from: Reg(0), to: Reg(0), mask, xor });
+        }
+        steps.push(equal(0, address));
+        steps
+    }
+
+    /// From a loopback address, as IPv4 has them.
+    fn loopback(load: Expression) -> Vec<Expression> {
+        Self { family: Family::Ip }.within(load, &v4(Ipv4Addr::new(127, 0, 0, 0), 8))
+    }
+
+    pub(super) fn loopback_from_networks_dropped(self) -> Vec<Expression> {
+        let mut steps = vec![group(0, MetaKey::InputGroup), in_set(NETWORKS, false)];
+        steps.extend(Self::loopback(self.destination(0)));
+        steps.push(Expression::Verdict(Verdict::Drop));
+        steps
+    }
+
+    pub(super) fn not_for_this_machine_is_done(self) -> Vec<Expression> {
+        vec![
+            Expression::FibType { to: Reg(0), address: FibAddress::Destination },
+            Expression::Compare {
+                from: Reg(0),
+                op: CompareOp::NotEqual,
+                value: ROUTE_LOCAL.to_ne_bytes().to_vec(),
+            },
+            Expression::Verdict(Verdict::Accept),
+        ]
+    }
+
+    /// The kernel does not let ::1 leave the machine.
+    pub(super) fn to_loopback_is_done(self) -> Vec<Expression> {
+        vec![
+            self.destination(0),
+            equal(0, octets(Ipv6Addr::LOCALHOST.into())),
+            Expression::Verdict(Verdict::Accept),
+        ]
+    }
+
+    /// To the instance that the port is published for, at this address or at all.
+    pub(super) fn published(self, at_address: bool) -> Vec<Expression> {
+        let mut steps = Vec::new();
+        let mut at = 0;
+        if at_address {
+            steps.push(self.destination(0));
+            at = self.address_regs();
+        }
+        steps.push(Expression::Meta { to: Reg(at), key: MetaKey::Protocol });
+        steps.push(Expression::Payload {
+            to: Reg(at + 1),
+            base: Payload::Transport,
+            offset: 2,
+            len: 2,
+        });
+        let map = if at_address { PORTS } else { ANY_PORTS };
+        steps.push(Expression::Lookup { map: map.to_owned(), key: Reg(0), to: Reg(RESULT) });
+        steps.push(Expression::DestinationNat {
+            family: self.family,
+            address: Reg(RESULT),
+            port: Reg(RESULT + self.address_regs()),
+        });
+        steps
+    }
+
+    pub(super) fn hairpin_masqueraded(self) -> Vec<Expression> {
+        vec![
+            self.source(0),
+            self.destination(self.address_regs()),
+            in_set(HAIRPIN, false),
+            Expression::Masquerade,
+        ]
+    }
+
+    pub(super) fn loopback_to_networks_masqueraded(self) -> Vec<Expression> {
+        let mut steps = vec![group(0, MetaKey::OutputGroup), in_set(NETWORKS, false)];
+        steps.extend(Self::loopback(self.source(0)));
+        steps.push(Expression::Masquerade);
+        steps
+    }
+
+    pub(super) fn from_to(self, from: &IpCidr, to: &IpCidr, verdict: Verdict) -> Vec<Expression> {
+        let mut steps = self.within(self.source(0), from);
+        steps.extend(self.within(self.destination(0), to));
+        steps.push(Expression::Verdict(verdict));
+        steps
+    }
+
+    /// What goes to another node's network keeps its address.
+    pub(super) fn to_cluster_is_done(self, length: u8, set: &str) -> Vec<Expression> {
+        let any = if self.is_ipv4() {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+        } else {
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+        };
+        let mask = octets(IpInet::new(any, length).map_or(any, |inet| inet.mask()));
+        let xor = vec![0; mask.len()];
+        vec![
+            self.destination(0),
+            Expression::Bitwise { from: Reg(0), to: Reg(0), mask, xor },
+            in_set(set, false),
+            Expression::Verdict(Verdict::Accept),
+        ]
+    }
+
+    pub(super) fn masqueraded(self, from: &IpCidr) -> Vec<Expression> {
+        let mut steps = self.within(self.source(0), from);
+        steps.push(Expression::Masquerade);
+        steps
+    }
+
+    /// Connections whose destination was changed are meant: somebody published a port or a service.
+    pub(super) fn other_networks_dropped(self) -> Vec<Expression> {
+        vec![
+            group(0, MetaKey::InputGroup),
+            in_set(NETWORKS, false),
+            group(0, MetaKey::OutputGroup),
+            in_set(NETWORKS, false),
+            group(0, MetaKey::InputGroup),
+            group(1, MetaKey::OutputGroup),
+            in_set(REACH, true),
+            Expression::ConntrackStatus { to: Reg(0) },
+            Expression::Bitwise {
+                from: Reg(0),
+                to: Reg(0),
+                mask: STATUS_DNAT.to_ne_bytes().to_vec(),
+                xor: vec![0; 4],
+            },
+            equal(0, vec![0; 4]),
+            Expression::Verdict(Verdict::Drop),
+        ]
+    }
+
+    pub(super) fn redirects_dropped(self) -> Vec<Expression> {
+        let (protocol, kind) =
+            if self.is_ipv4() { (ICMP, ICMP_REDIRECT) } else { (ICMPV6, ICMPV6_REDIRECT) };
+        vec![
+            group(0, MetaKey::OutputGroup),
+            in_set(NETWORKS, false),
+            Expression::Meta { to: Reg(0), key: MetaKey::Protocol },
+            equal(0, vec![protocol]),
+            Expression::Payload { to: Reg(0), base: Payload::Transport, offset: 0, len: 1 },
+            equal(0, vec![kind]),
+            Expression::Verdict(Verdict::Drop),
+        ]
+    }
+}
+
+/// Frames of instances that are for another than a bridge of ours.
+pub(super) fn past_the_node_dropped() -> Vec<Expression> {
+    let destination = |len| Expression::Payload { to: Reg(0), base: Payload::Link, offset: 0, len };
+    vec![
+        group(0, MetaKey::InputGroup),
+        equal(0, PORT_GROUP.to_ne_bytes().to_vec()),
+        // Not those for everybody: who asks for an address has to be heard.
+        destination(1),
+        Expression::Bitwise { from: Reg(0), to: Reg(0), mask: vec![1], xor: vec![0] },
+        equal(0, vec![0]),
+        destination(6),
+        in_set(BRIDGES, true),
+        Expression::Verdict(Verdict::Drop),
+    ]
+}
+
+fn v4(address: Ipv4Addr, length: u8) -> IpCidr {
+    IpCidr::V4(Ipv4Cidr::new(address, length).unwrap_or(Ipv4Cidr::new_host(address)))
+}
+
+fn group(to: u8, key: MetaKey) -> Expression {
+    Expression::Meta { to: Reg(to), key }
+}
+
+fn in_set(set: &str, inverted: bool) -> Expression {
+    Expression::InSet { set: set.to_owned(), key: Reg(0), inverted }
+}
+
+fn equal(from: u8, value: Vec<u8>) -> Expression {
+    Expression::Compare { from: Reg(from), op: CompareOp::Equal, value }
+}

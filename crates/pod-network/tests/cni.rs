@@ -1,0 +1,314 @@
+//! The plugin as runtimes call it.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use serde_json::{Value, json};
+use support::cni::{Call, REFERENCE_DIR, config, config_with, inventory, machine};
+use support::{Wire, ask_at, serve_at};
+
+#[test]
+fn an_instance_is_added_checked_and_deleted_again_and_nothing_is_left() {
+    let machine = machine(&["a", "b"]);
+    Call::new("ADD", "b", &config()).make(&machine).unwrap();
+    let before = inventory(&machine);
+    let result = Call::new("ADD", "a", &config()).make(&machine).unwrap();
+    assert_eq!(result["ips"][0]["address"], "10.88.0.3/16");
+    assert_eq!(result["ips"][1]["address"], "fd88::3/64");
+    let mut check = config();
+    check["prevResult"] = result;
+    Call::new("CHECK", "a", &check).make(&machine).unwrap();
+    machine
+        .sh("ip netns exec a ping -c 1 -W 3 10.88.0.2 && ip netns exec a ping -c 1 -W 3 fd88::2");
+    Call::new("DEL", "a", &config()).make(&machine).unwrap();
+    assert_eq!(inventory(&machine), before);
+    assert_eq!(machine.sh("ip -n a -o link | wc -l").trim(), "1", "only loopback is left");
+    // Again, and without a namespace.
+    Call::new("DEL", "a", &config()).make(&machine).unwrap();
+    let mut gone = Call::new("DEL", "b", &config());
+    gone.netns = None;
+    gone.make(&machine).unwrap();
+    let check = Call::new("CHECK", "a", &check).make(&machine).unwrap_err();
+    assert_eq!(check["code"], 105, "{check}");
+}
+
+#[test]
+fn adding_twice_fails_and_changes_nothing() {
+    let machine = machine(&["a"]);
+    Call::new("ADD", "a", &config()).make(&machine).unwrap();
+    let before = inventory(&machine);
+    let error = Call::new("ADD", "a", &config()).make(&machine).unwrap_err();
+    assert_eq!(error["code"], 104, "{error}");
+    // Another's interface of that name is as good a reason.
+    machine.sh("ip -n a link add eth7 type veth peer name x7");
+    let mut call = Call::new("ADD", "a", &config());
+    call.interface = "eth7".to_owned();
+    assert_eq!(call.make(&machine).unwrap_err()["code"], 104);
+    assert_eq!(inventory(&machine), before);
+}
+
+#[test]
+fn bad_input_gets_the_code_of_the_specification_and_changes_nothing() {
+    let machine = machine(&["a"]);
+    Call::new("ADD", "a", &config()).make(&machine).unwrap();
+    Call::new("DEL", "a", &config()).make(&machine).unwrap();
+    let before = inventory(&machine);
+    let with_ipam = |ipam: Value| config_with(json!({ "ipam": ipam }));
+    let subnet = |subnet: &str| with_ipam(json!({"type": "host-local", "subnet": subnet}));
+    let cases = [
+        (1, config_with(json!({"cniVersion": "0.2.0"}))),
+        (1, config_with(json!({"cniVersion": null}))),
+        (2, config_with(json!({"vlan": 7}))),
+        (2, with_ipam(json!({"type": "dhcp"}))),
+        (7, config_with(json!({"name": "a/b"}))),
+        (7, config_with(json!({"bridge": "a-name-that-is-too-long"}))),
+        (7, config_with(json!({"mtu": 7}))),
+        (7, config_with(json!({"mtu": "1500"}))),
+        (7, subnet("10.88.0.0")),
+        (7, subnet("10.88.0.5/16")),
+        (7, subnet("10.88.0.0/32")),
+        (7, subnet("ten/8")),
+        (7, with_ipam(json!({"type": "host-local"}))),
+        (
+            7,
+            with_ipam(
+                json!({"type": "host-local", "subnet": "10.1.0.0/24", "rangeStart": "10.2.0.1"}),
+            ),
+        ),
+        (
+            7,
+            with_ipam(
+                json!({"type": "host-local", "subnet": "10.1.0.0/24", "gateway": "10.2.0.1"}),
+            ),
+        ),
+        (
+            7,
+            with_ipam(json!({"type": "host-local",
+            "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "10.1.0.0/16"}]]})),
+        ),
+        (7, config_with(json!({"runtimeConfig": {"ips": ["10.99.0.1"]}}))),
+        (7, config_with(json!({"runtimeConfig": {"mac": "01:00:00:00:00:01"}}))),
+        (
+            7,
+            config_with(
+                json!({"runtimeConfig": {"portMappings": [{"hostPort": 70000, "containerPort": 1}]}}),
+            ),
+        ),
+        (
+            7,
+            config_with(json!({"runtimeConfig": {"portMappings": [
+            {"hostPort": 80, "containerPort": 1}, {"hostPort": 80, "containerPort": 2}]}})),
+        ),
+    ];
+    for (code, config) in cases {
+        let error = Call::new("ADD", "a", &config).make(&machine).unwrap_err();
+        assert_eq!(error["code"], code, "{config} {error}");
+        assert!(error["cniVersion"].is_string() && error["msg"].is_string());
+        assert_eq!(inventory(&machine), before, "{config}");
+    }
+    let environment = |change: &dyn Fn(&mut Call)| {
+        let mut call = Call::new("ADD", "a", &config());
+        change(&mut call);
+        call.make(&machine).unwrap_err()["code"].clone()
+    };
+    assert_eq!(environment(&|call| call.container = "../a".to_owned()), 4);
+    assert_eq!(environment(&|call| call.container = String::new()), 4);
+    assert_eq!(environment(&|call| call.interface = "a/b".to_owned()), 4);
+    assert_eq!(environment(&|call| call.interface = "sixteen-letters-".to_owned()), 4);
+    assert_eq!(environment(&|call| call.netns = None), 4);
+    assert_eq!(environment(&|call| call.command = "SUB"), 4);
+    assert_eq!(environment(&|call| call.netns = Some("/run/netns/nobody".to_owned())), 3);
+    assert_eq!(environment(&|call| call.netns = Some("/proc/self/ns/net".to_owned())), 7);
+    let malformed = machine.sh(&format!(
+        "echo '{{' | CNI_COMMAND=ADD CNI_CONTAINERID=a CNI_IFNAME=eth0 CNI_NETNS=/run/netns/a {} || true",
+        support::cni::PLUGIN
+    ));
+    assert_eq!(serde_json::from_str::<Value>(&malformed).unwrap()["code"], 6);
+    assert_eq!(inventory(&machine), before);
+}
+
+#[test]
+fn every_version_gets_a_result_in_its_own_form() {
+    let machine = machine(&["a"]);
+    for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
+        let config = config_with(json!({ "cniVersion": version }));
+        let result = Call::new("ADD", "a", &config).make(&machine).unwrap();
+        assert_eq!(result["cniVersion"], version);
+        assert_eq!(result["ips"][0]["version"] == "4", version.starts_with("0."), "{result}");
+        assert_eq!(result["interfaces"][2]["mtu"].is_u64(), version == "1.1.0", "{result}");
+        Call::new("DEL", "a", &config).make(&machine).unwrap();
+    }
+    let answer = Call::new("VERSION", "a", &json!({"cniVersion": "1.0.0"})).make(&machine).unwrap();
+    assert_eq!(answer["supportedVersions"], json!(["0.3.1", "0.4.0", "1.0.0", "1.1.0"]));
+    for (command, version) in [("CHECK", "0.3.1"), ("STATUS", "1.0.0"), ("GC", "1.0.0")] {
+        let config = config_with(json!({ "cniVersion": version }));
+        assert_eq!(Call::new(command, "a", &config).make(&machine).unwrap_err()["code"], 1);
+    }
+}
+
+#[test]
+fn capabilities_are_honoured() {
+    let machine = machine(&["a", "b", "c"]);
+    let config = config_with(json!({"runtimeConfig": {
+        "ips": ["10.88.7.7/16"],
+        "mac": "0a:00:00:00:00:07",
+        "portMappings": [
+            {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
+            {"hostPort": 8080, "containerPort": 80, "protocol": "udp"},
+            {"hostPort": 9090, "containerPort": 80, "protocol": "sctp", "hostIP": "10.88.0.1"},
+        ],
+        "bandwidth": {"ingressRate": 8_000_000, "ingressBurst": 800_000, "egressRate": 8_000_000, "egressBurst": 800_000},
+    }}));
+    let result = Call::new("ADD", "a", &config).make(&machine).unwrap();
+    assert_eq!(result["ips"][0]["address"], "10.88.7.7/16");
+    assert_eq!(result["interfaces"][2]["mac"], "0a:00:00:00:00:07");
+    for wire in [Wire::Tcp, Wire::Udp] {
+        let _server = serve_at(&machine, Some("a"), "10.88.7.7", 80, wire);
+        assert!(ask_at(&machine, None, "10.88.0.1", 8080, wire).is_ok(), "{wire:?}");
+    }
+    let rules = machine.sh("nft list map ip telaio-pods ports");
+    assert!(rules.contains("10.88.0.1 . sctp . 9090 : 10.88.7.7 . 80"), "{rules}");
+    // Conflicts name who is in the way.
+    let ports = |mapping: Value| config_with(json!({"runtimeConfig": {"portMappings": [mapping]}}));
+    let taken = ports(json!({"hostPort": 8080, "containerPort": 1}));
+    let error = Call::new("ADD", "b", &taken).make(&machine).unwrap_err();
+    assert_eq!(error["code"], 103);
+    assert!(error["msg"].as_str().unwrap().contains("instance a "), "{error}");
+    let ip = config_with(json!({"runtimeConfig": {"ips": ["10.88.7.7"]}}));
+    let error = Call::new("ADD", "b", &ip).make(&machine).unwrap_err();
+    assert!(
+        error["code"] == 101 && error["msg"].as_str().unwrap().contains("instance a "),
+        "{error}"
+    );
+    let _listener = serve_at(&machine, None, "0.0.0.0", 7070, Wire::Tcp);
+    let listened = ports(json!({"hostPort": 7070, "containerPort": 1}));
+    let error = Call::new("ADD", "b", &listened).make(&machine).unwrap_err();
+    assert!(error["msg"].as_str().unwrap().contains("process cni"), "{error}");
+    Call::new("DEL", "a", &config).make(&machine).unwrap();
+    Call::new("ADD", "b", &taken).make(&machine).unwrap();
+}
+
+#[test]
+fn addresses_run_out_with_a_list_of_who_has_them_and_status_says_so_before() {
+    let machine = machine(&["a", "b", "c"]);
+    let config = config_with(
+        json!({"ipam": {"type": "host-local", "subnet": "10.9.0.0/29", "rangeEnd": "10.9.0.3"}}),
+    );
+    Call::new("STATUS", "a", &config).make(&machine).unwrap();
+    Call::new("ADD", "a", &config).make(&machine).unwrap();
+    Call::new("ADD", "b", &config).make(&machine).unwrap();
+    let error = Call::new("ADD", "c", &config).make(&machine).unwrap_err();
+    let message = error["msg"].as_str().unwrap();
+    assert!(error["code"] == 102 && message.contains("10.9.0.2 by instance a"), "{error}");
+    assert_eq!(Call::new("STATUS", "a", &config).make(&machine).unwrap_err()["code"], 50);
+    Call::new("DEL", "a", &config).make(&machine).unwrap();
+    Call::new("STATUS", "a", &config).make(&machine).unwrap();
+    Call::new("ADD", "c", &config).make(&machine).unwrap();
+}
+
+#[test]
+fn what_is_not_valid_any_more_is_collected() {
+    let names: Vec<String> = (0..6).map(|number| format!("c{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let machine = machine(&names);
+    Call::new("ADD", "c0", &config()).make(&machine).unwrap();
+    let before = inventory(&machine);
+    for (at, name) in names.iter().enumerate().skip(1) {
+        let ports = json!([{"hostPort": 8000 + at, "containerPort": 80}]);
+        let config = config_with(json!({"runtimeConfig": {"portMappings": ports}}));
+        Call::new("ADD", name, &config).make(&machine).unwrap();
+    }
+    machine.sh("ip netns del c3");
+    let mut gc = config();
+    gc["cni.dev/valid-attachments"] = json!([{"containerID": "c0", "ifname": "eth0"}]);
+    Call::new("GC", "", &gc).make(&machine).unwrap();
+    assert_eq!(inventory(&machine), before);
+    let forgotten = Call::new("GC", "", &config()).make(&machine).unwrap_err();
+    assert_eq!(forgotten["code"], 7, "without the list nothing goes");
+}
+
+#[test]
+fn fifty_at_once_get_fifty_addresses() {
+    let names: Vec<String> = (0..50).map(|number| format!("p{number}")).collect();
+    let machine = machine(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let calls: Vec<Call> = names
+        .iter()
+        .enumerate()
+        .map(|(at, name)| {
+            let ports = json!([{"hostPort": 5000 + at, "containerPort": 80}]);
+            let config = config_with(json!({"runtimeConfig": {"portMappings": ports}}));
+            Call::new("ADD", name, &config)
+        })
+        .collect();
+    let deletions: Vec<Call> =
+        calls.iter().map(|call| Call { command: "DEL", ..call.clone() }).collect();
+    let all = move |calls: Vec<Call>| {
+        let threads: Vec<_> =
+            calls.into_iter().map(|call| std::thread::spawn(move || call.make_here())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect::<Vec<_>>()
+    };
+    let results = machine.run(move || all(calls));
+    let addresses: std::collections::BTreeSet<String> =
+        results.iter().map(|result| result["ips"][0]["address"].to_string()).collect();
+    assert_eq!(addresses.len(), 50);
+    assert_eq!(machine.sh("bridge link | wc -l").trim(), "50");
+    machine.sh("for n in 1 17 49; do ip netns exec p$n ping -c 1 -W 3 10.88.0.1; done");
+    machine.run(move || all(deletions));
+    assert_eq!(machine.sh("bridge link | wc -l").trim(), "0");
+    let files = machine.sh("find /var/lib/telaio/pods/*/attachments /var/lib/telaio/pods/*/addresses /var/lib/telaio/pods/*/ports -type f | grep -v last- | wc -l");
+    assert_eq!(files.trim(), "0");
+}
+
+/// What both say in the same words; hardware addresses and names of host ends are each plugin's own.
+fn comparable(mut result: Value) -> Value {
+    for interface in result["interfaces"].as_array_mut().unwrap() {
+        interface["mac"] = Value::Null;
+        if interface["sandbox"].is_null() && interface["name"] != "cni0" {
+            interface["name"] = "host end".into();
+        }
+    }
+    result
+}
+
+#[test]
+fn results_agree_with_the_reference_plugin() {
+    let base = json!({"cniVersion": "1.0.0", "name": "net", "bridge": "cni0"});
+    let local = |more: Value| {
+        let mut ipam = json!({"type": "host-local", "dataDir": "/run/host-local"});
+        for (key, value) in more.as_object().unwrap() {
+            ipam[key] = value.clone();
+        }
+        ipam
+    };
+    let cases = [
+        json!({"isGateway": true, "ipMasq": true, "ipam": local(json!({"subnet": "10.22.0.0/16", "routes": [{"dst": "0.0.0.0/0"}]}))}),
+        json!({"isDefaultGateway": true, "hairpinMode": true, "mtu": 1400, "ipam": local(json!({"subnet": "10.23.1.0/24", "rangeStart": "10.23.1.20", "rangeEnd": "10.23.1.50", "gateway": "10.23.1.254"}))}),
+        json!({"ipam": local(json!({"subnet": "10.24.0.0/24", "routes": [{"dst": "10.0.0.0/8", "gw": "10.24.0.9"}]}))}),
+        json!({"cniVersion": "0.4.0", "isGateway": true, "dns": {"nameservers": ["10.1.0.1"]}, "ipam": local(json!({"ranges": [[{"subnet": "10.25.0.0/24"}], [{"subnet": "fd25::/64"}]], "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}))}),
+        json!({"cniVersion": "0.3.1", "isGateway": true, "ipam": local(json!({"subnet": "10.26.0.0/24"}))}),
+    ];
+    for case in cases {
+        let mut config = base.clone();
+        for (key, value) in case.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        let results = ["bridge", "telaio-cni"].map(|plugin| {
+            let machine = machine(&["a", "b"]);
+            let mut config = config.clone();
+            config["type"] = plugin.into();
+            let call = |container: &str| {
+                let mut call = Call::new("ADD", container, &config);
+                if plugin == "bridge" {
+                    call.plugin = format!("{REFERENCE_DIR}/bridge");
+                }
+                comparable(call.make(&machine).unwrap())
+            };
+            let results = [call("a"), call("b")];
+            let inside = machine.sh("ip -n a -4 -o address show dev eth0 | awk '{print $4}'; ip -n a route | grep default || true; ip -o -4 address show cni0 | awk '{print $4}'");
+            let mtu = machine.sh("ip -n a -o link show eth0 | grep -o 'mtu [0-9]*'");
+            (results, inside, mtu)
+        });
+        assert_eq!(results[0], results[1], "{config}");
+    }
+}

@@ -1,0 +1,270 @@
+//! Bad luck: killed calls, removed rules, full bridges, many at once.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::cni::{Call, config, config_with, inventory, machine};
+use support::{Node, Wire, ask, ask_at, serve, serve_at};
+use telaio_pod_network::node::{
+    CleanNodeRequest, SetupIptablesRequest, clean_node, setup_iptables,
+};
+use telaio_pod_network::{Host, Port};
+
+/// Numbers by chance, the same in every run.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// Starts a call and kills it after this time, unless it has ended.
+fn kill(call: &Call, after: Duration) {
+    let mut child = call.command().spawn().unwrap();
+    // Killed already, it reads nothing.
+    let _ = child.stdin.take().unwrap().write_all(call.config.to_string().as_bytes());
+    std::thread::sleep(after);
+    let _ = child.kill();
+    child.wait().unwrap();
+}
+
+fn with_port() -> Value {
+    config_with(json!({"runtimeConfig": {
+        "portMappings": [{"hostPort": 8080, "containerPort": 80}, {"hostPort": 8080, "containerPort": 80, "protocol": "udp"}],
+    }}))
+}
+
+fn gc(config: &Value, valid: Value) -> Value {
+    let mut gc = config.clone();
+    gc["cni.dev/valid-attachments"] = valid;
+    gc
+}
+
+#[test]
+fn killed_two_hundred_times_at_any_moment_everything_comes_right_and_nothing_is_left() {
+    const ROUNDS: u64 = 200;
+    let machine = machine(&["stays", "a"]);
+    Call::new("ADD", "stays", &config()).make(&machine).unwrap();
+    Call::new("ADD", "a", &with_port()).make(&machine).unwrap();
+    Call::new("DEL", "a", &with_port()).make(&machine).unwrap();
+    let before = inventory(&machine);
+    let mut chance = Chance(7);
+    for round in 0..ROUNDS {
+        let (add, delete) =
+            (Call::new("ADD", "a", &with_port()), Call::new("DEL", "a", &with_port()));
+        let after = Duration::from_micros(chance.below(6000));
+        let kills_delete = chance.below(3) == 0;
+        if kills_delete {
+            add.make(&machine).unwrap();
+        }
+        let killed = if kills_delete { delete.clone() } else { add.clone() };
+        machine.run(move || kill(&killed, after));
+        match chance.below(3) {
+            0 => {
+                // The same again; that it had been done before it was killed is all that may be in the way.
+                match add.make(&machine) {
+                    Err(error) => assert_eq!(error["code"], 104, "round {round}: {error}"),
+                    Ok(_) => {
+                        let _server = serve_at(&machine, Some("a"), "0.0.0.0", 80, Wire::Tcp);
+                        assert!(ask_at(&machine, None, "10.88.0.1", 8080, Wire::Tcp).is_ok());
+                    }
+                }
+                delete.make(&machine).unwrap();
+            }
+            1 => _ = delete.make(&machine).unwrap(),
+            _ => {
+                let valid = json!([{"containerID": "stays", "ifname": "eth0"}]);
+                Call::new("GC", "", &gc(&config(), valid)).make(&machine).unwrap();
+            }
+        }
+        if round % 10 == 9 {
+            support::assert_same(&inventory(&machine), &before, &format!("round {round}"));
+        }
+    }
+}
+
+#[test]
+fn a_network_whose_making_was_killed_is_made_by_the_next_call() {
+    let machine = machine(&["a"]);
+    let mut chance = Chance(11);
+    for round in 0..20 {
+        let add = Call::new("ADD", "a", &with_port());
+        let (killed, after) = (add.clone(), Duration::from_micros(chance.below(8000)));
+        machine.run(move || kill(&killed, after));
+        Call::new("DEL", "a", &with_port()).make(&machine).unwrap();
+        add.make(&machine).unwrap();
+        machine.sh("ip netns exec a ping -c 1 -W 3 10.88.0.1");
+        machine.run(|| Host::default().remove_network("net").unwrap());
+        let left = inventory(&machine);
+        assert!(!left.contains("cni0") && !left.contains("telaio-pods"), "round {round}: {left}");
+    }
+}
+
+#[test]
+fn set_up_and_clean_up_can_be_repeated_and_leave_nothing() {
+    let node = Node::bare("again", 1);
+    node.machine.sh("mkdir -p /run/netns && mount --bind /run/netns /run/netns");
+    let empty = node.inventory();
+    for _ in 0..2 {
+        node.set_up(telaio_pod_network::overlay::Backend::default(), None);
+    }
+    let bare = node.inventory();
+    for _ in 0..2 {
+        node.instance("a", 2, vec![Port::new(80, 8080)]);
+    }
+    let other = node.try_instance("a", 3, vec![]).unwrap_err();
+    assert!(other.contains("clean it first"), "{other}");
+    node.clean("a", 2);
+    node.clean("a", 2);
+    support::assert_same(&node.inventory(), &bare, "");
+    for refused in [
+        node.try_instance("b", 1, vec![]),
+        node.try_instance("b", 2, vec![Port::new(0, 1)]),
+        node.try_instance("", 2, vec![]),
+    ] {
+        refused.unwrap_err();
+        support::assert_same(&node.inventory(), &bare, "");
+    }
+    for _ in 0..2 {
+        node.machine.run(|| clean_node(CleanNodeRequest::new("again")).unwrap());
+    }
+    let left = node.inventory();
+    assert_eq!(left.replace("/var/lib/telaio/pods/node.json\n", ""), empty);
+}
+
+#[test]
+fn an_instance_that_cannot_be_made_leaves_nothing() {
+    let node = Node::start("undo", 1);
+    node.instance("a", 2, vec![Port::new(8080, 80)]);
+    let before = node.inventory();
+    let error =
+        node.try_instance("b", 3, vec![Port::new(9090, 80), Port::new(8080, 80)]).unwrap_err();
+    assert!(error.contains("8080/tcp is taken by instance a"), "{error}");
+    let error = node.try_instance("b", 2, vec![]).unwrap_err();
+    assert!(error.contains("10.77.1.2") && error.contains("instance a"), "{error}");
+    support::assert_same(&node.inventory(), &before, "");
+}
+
+#[test]
+fn many_threads_may_set_up_instances_at_once() {
+    let node = Node::start("many", 1);
+    let requests: Vec<_> = (2..34)
+        .map(|host| {
+            node.wanted(&format!("t{host}"), host, vec![Port::new(7000 + u16::from(host), 80)])
+        })
+        .collect();
+    node.machine.run(move || {
+        let threads: Vec<_> = requests
+            .into_iter()
+            .map(|request| {
+                std::thread::spawn(|| {
+                    telaio_pod_network::instance::setup_instance(request).unwrap()
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+    let _server = serve(&node, Some("t33"), "10.77.1.33", 80, Wire::Tcp);
+    assert_eq!(ask(&node, Some("t2"), "10.77.1.33", 80, Wire::Tcp).as_deref(), Ok("10.77.1.2"));
+    assert_eq!(node.machine.run(|| Host::default().attachments().unwrap().len()), 32);
+}
+
+#[test]
+fn what_somebody_removed_is_mended() {
+    let node = Node::start("mend", 1);
+    node.instance("a", 2, vec![Port::new(8080, 80)]);
+    node.instance("b", 3, vec![]);
+    let before = node.inventory();
+    // As a reload of a firewall does, and somebody who tidies up.
+    node.machine.sh("nft flush ruleset; ip link del tlb-mend");
+    let mended = node.machine.run(|| Host::default().repair().unwrap());
+    assert!(mended.is_nothing(), "{mended:?}");
+    support::assert_same(&node.inventory(), &before, "");
+    let _server = serve(&node, Some("a"), "10.77.1.2", 80, Wire::Tcp);
+    assert!(ask(&node, Some("b"), "10.77.1.1", 8080, Wire::Tcp).is_ok());
+    // An instance that is gone, and a link that nobody knows.
+    node.machine
+        .sh("ip netns del telaio-i-b; ip link add tlvabcdefghijkl type veth peer name stray");
+    let mended = node.machine.run(|| Host::default().repair().unwrap());
+    assert_eq!((mended.attachments.len(), mended.links.len()), (1, 1), "{mended:?}");
+    node.machine.sh("nft flush ruleset");
+    node.machine.run(|| setup_iptables(SetupIptablesRequest::new("mend")).unwrap());
+    node.machine.run(|| Host::default().remove_all().unwrap());
+    let left =
+        node.machine.sh("ip -o link | grep -v ' lo:'; nft list ruleset; ls /var/lib/telaio; true");
+    assert_eq!(left, "");
+}
+
+#[test]
+fn a_port_published_after_rules_were_flushed_brings_the_others_back() {
+    let node = Node::start("flush", 1);
+    node.instance("a", 2, vec![Port::new(8080, 80)]);
+    node.machine.sh("nft flush ruleset");
+    node.instance("b", 3, vec![Port::new(8081, 80)]);
+    let _server = serve(&node, Some("a"), "10.77.1.2", 80, Wire::Tcp);
+    assert!(ask(&node, Some("b"), "10.77.1.1", 8080, Wire::Tcp).is_ok());
+}
+
+#[test]
+fn a_reboot_frees_what_is_gone() {
+    let machine = machine(&["a", "b"]);
+    let config = config_with(json!({"ipam": {"type": "host-local", "subnet": "10.9.0.0/30"}}));
+    Call::new("ADD", "a", &config).make(&machine).unwrap();
+    assert_eq!(Call::new("ADD", "b", &config).make(&machine).unwrap_err()["code"], 102);
+    // As it looks after a reboot: another boot's records, and none of the links.
+    machine.sh(
+        "cd /var/lib/telaio/pods && mv boot-* boot-earlier && ip link del cni0 && ip netns del a",
+    );
+    let result = Call::new("ADD", "b", &config).make(&machine).unwrap();
+    assert_eq!(result["ips"][0]["address"], "10.9.0.2/30");
+    assert_eq!(
+        machine.sh("ls /var/lib/telaio/pods | wc -l").trim(),
+        "1",
+        "the earlier boot's are gone"
+    );
+}
+
+#[test]
+fn more_instances_than_a_bridge_has_ports_reach_each_other() {
+    const COUNT: usize = 1040;
+    let machine = machine(&[]);
+    let config = config_with(json!({"runtimeConfig": {"portMappings": []}}));
+    machine.sh(&format!("for n in $(seq 1 {COUNT}); do echo netns add m$n; done | ip -batch -"));
+    let adding = config.clone();
+    machine.run(move || {
+        for number in 1..=COUNT {
+            let name = format!("m{number}");
+            Call::new("ADD", &name, &adding).make_here().unwrap();
+        }
+    });
+    let ports: usize = machine.sh("bridge link | wc -l").trim().parse().unwrap();
+    assert!(ports < COUNT, "the kernel has {ports} ports");
+    for (from, to) in [("m1", "m2"), ("m1", "m1040"), ("m1040", "m2"), ("m1039", "m1040")] {
+        let ip = |name: &str, family: &str| {
+            let line = format!(
+                "ip -n {name} {family} -o address show dev eth0 scope global | awk '{{print $4}}' | cut -d/ -f1"
+            );
+            machine.sh(&line).trim().to_owned()
+        };
+        for family in ["-4", "-6"] {
+            let (own, other) = (ip(from, family), ip(to, family));
+            let _server = serve_at(&machine, Some(to), &other, 80, Wire::Tcp);
+            assert_eq!(ask_at(&machine, Some(from), &other, 80, Wire::Tcp), Ok(own), "{from} {to}");
+            assert!(ask_at(&machine, None, &other, 80, Wire::Tcp).is_ok());
+        }
+    }
+    let all = json!([{"containerID": "m1", "ifname": "eth0"}]);
+    Call::new("GC", "", &gc(&config, all)).make(&machine).unwrap();
+    assert_eq!(machine.sh("ip -o link | grep -c tlv").trim(), "1");
+    assert_eq!(machine.sh("ip route | grep -c tlv || true").trim(), "0");
+}

@@ -1,0 +1,308 @@
+//! Nodes that are machines of their own, and what instances on them say to each other.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "tests; not every one uses all of it"
+)]
+
+pub mod cni;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cidr::{IpInet, Ipv4Inet, Ipv6Inet};
+use telaio_netlink::netns::Netns;
+use telaio_pod_network::Port;
+use telaio_pod_network::instance::{
+    CleanInstanceRequest, SetupInstanceRequest, clean_instance, setup_instance,
+};
+use telaio_pod_network::node::{NodeIp, NodeRequest, SetupNodeRequest, setup_node};
+use telaio_pod_network::overlay::Backend;
+use telaio_pod_network::utils::get_namespace_name;
+use telaio_testkit::machine::{Machine, connect};
+
+/// How long an answer may take: longer than any load, shorter than a test's patience.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+/// How long silence is waited for.
+pub const SILENCE: Duration = Duration::from_millis(400);
+
+/// A node: its number is in its networks, 10.77.N.0/24 and fd77:N::/64.
+pub struct Node {
+    pub name: String,
+    pub number: u8,
+    pub machine: Machine,
+}
+
+impl Node {
+    /// A machine without anything of ours.
+    pub fn bare(name: &str, number: u8) -> Self {
+        Self { name: name.to_owned(), number, machine: Machine::start(name) }
+    }
+
+    /// A node alone.
+    pub fn start(name: &str, number: u8) -> Self {
+        let node = Self::bare(name, number);
+        node.set_up(Backend::default(), None);
+        node
+    }
+
+    /// Sets it up.
+    pub fn set_up(&self, backend: Backend, tunnel: Option<IpAddr>) {
+        let (name, number) = (self.name.clone(), self.number);
+        self.machine.run(move || {
+            let mut request = SetupNodeRequest::new(name, gateway4(number), Vec::new())
+                .with_node_ip(gateway6(number))
+                .with_backend(backend);
+            request.tunnel_address = tunnel;
+            setup_node(request).unwrap();
+        });
+    }
+
+    /// What other nodes are told of it.
+    pub fn request(&self, external: &[IpAddr]) -> NodeRequest {
+        let mut ip =
+            NodeIp::new(gateway4(self.number), external[0]).with_cluster_ip(gateway6(self.number));
+        for other in &external[1..] {
+            ip = ip.with_external_ip(*other);
+        }
+        NodeRequest::new(self.name.clone(), ip)
+    }
+
+    /// What an instance should be.
+    pub fn wanted(&self, id: &str, host: u8, ports: Vec<Port>) -> SetupInstanceRequest {
+        let number = self.number;
+        let ip = Ipv4Inet::from_str(&format!("10.77.{number}.{host}/24")).unwrap();
+        let ip6 = Ipv6Inet::from_str(&format!("fd77:{number}::{host}/64")).unwrap();
+        SetupInstanceRequest::new(self.name.clone(), gateway4(number).address(), id, ip, ports)
+            .with_instance_ip(ip6)
+    }
+
+    /// Sets an instance up.
+    pub fn instance(&self, id: &str, host: u8, ports: Vec<Port>) {
+        self.try_instance(id, host, ports).unwrap();
+    }
+
+    /// Tries to.
+    pub fn try_instance(&self, id: &str, host: u8, ports: Vec<Port>) -> Result<(), String> {
+        let request = self.wanted(id, host, ports);
+        self.machine.run(move || setup_instance(request).map(drop).map_err(|it| it.to_string()))
+    }
+
+    /// Cleans an instance up.
+    pub fn clean(&self, id: &str, host: u8) {
+        let ip = IpInet::from_str(&format!("10.77.{}.{host}/24", self.number)).unwrap();
+        let id = id.to_owned();
+        self.machine
+            .run(move || clean_instance(CleanInstanceRequest::new(id, Vec::new(), ip)).unwrap());
+    }
+
+    /// What is there of links, addresses, routes, rules, namespaces and files: to compare before and after.
+    pub fn inventory(&self) -> String {
+        self.machine.sh(
+            "ip -o link | sed 's/^[0-9]*: //; s/@.*//; s/:.*//' | sort; ip route | sed 's/ linkdown//; s/ *$//' | sort; \
+             ip -6 route | grep -v fe80 | sed 's/ linkdown//' | sort; ip neigh show nud permanent; \
+             ls /run/netns 2>/dev/null; nft list ruleset; \
+             find /var/lib/telaio -type f 2>/dev/null | grep -v 'lock$' | sort; true",
+        )
+    }
+}
+
+/// Two inventories are the same; else the lines that differ.
+pub fn assert_same(now: &str, before: &str, when: &str) {
+    let only = |these: &str, those: &str| {
+        let lines = these.lines().filter(|line| !those.lines().any(|other| other == *line));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (more, less) = (only(now, before), only(before, now));
+    assert!(now == before, "{when}: there is too much: {more:#?}, and too little: {less:#?}");
+}
+
+fn gateway4(number: u8) -> Ipv4Inet {
+    Ipv4Inet::from_str(&format!("10.77.{number}.1/24")).unwrap()
+}
+
+fn gateway6(number: u8) -> Ipv6Inet {
+    Ipv6Inet::from_str(&format!("fd77:{number}::1/64")).unwrap()
+}
+
+/// Two or three nodes on one cable: 192.168.5.N and fd05::N, and somebody outside at .99.
+pub fn lan(nodes: &[&Node]) -> Machine {
+    let switch = Machine::start("switch");
+    switch.sh("ip link add sw0 type bridge && ip link set sw0 up && ip address add 192.168.5.99/24 dev sw0 && ip address add fd05::99/64 dev sw0 nodad");
+    for node in nodes {
+        let number = node.number;
+        let port = format!("port{number}");
+        let addresses = format!("192.168.5.{number}/24,fd05::{number}/64");
+        connect(&node.machine, "lan0", &addresses, &switch, &port, "");
+        switch.sh(&format!("ip link set {port} master sw0"));
+        node.machine
+            .sh("ip route add default via 192.168.5.99 && ip -6 route add default via fd05::99");
+    }
+    switch
+}
+
+/// TCP or UDP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    Tcp,
+    Udp,
+}
+
+/// A server that says who asks; it ends with this value.
+pub struct Server {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn enter(instance: Option<&str>) {
+    if let Some(id) = instance {
+        let ours = Netns::open(&get_namespace_name(id));
+        ours.or_else(|_| Netns::open(id)).unwrap().enter().unwrap();
+    }
+}
+
+/// Serves in a container of a machine.
+pub fn serve_at(
+    machine: &Machine,
+    container: Option<&str>,
+    ip: &str,
+    port: u16,
+    wire: Wire,
+) -> Server {
+    serve_on(machine, container, ip, port, wire)
+}
+
+/// Asks from a container of a machine.
+pub fn ask_at(
+    machine: &Machine,
+    container: Option<&str>,
+    ip: &str,
+    port: u16,
+    wire: Wire,
+) -> Result<String, String> {
+    ask_from(machine, container, ip, port, wire, PATIENCE)
+}
+
+/// Serves in an instance of a node, or on the node itself.
+pub fn serve(node: &Node, instance: Option<&str>, ip: &str, port: u16, wire: Wire) -> Server {
+    serve_on(&node.machine, instance, ip, port, wire)
+}
+
+/// Serves on a machine.
+pub fn serve_on(
+    machine: &Machine,
+    instance: Option<&str>,
+    ip: &str,
+    port: u16,
+    wire: Wire,
+) -> Server {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (at, instance) = (SocketAddr::new(ip.parse().unwrap(), port), instance.map(str::to_owned));
+    let stopped = Arc::clone(&stop);
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let thread = machine.spawn(move || {
+        enter(instance.as_deref());
+        match wire {
+            Wire::Tcp => {
+                let listener = TcpListener::bind(at).unwrap();
+                listener.set_nonblocking(true).unwrap();
+                ready.send(()).unwrap();
+                while !stopped.load(Ordering::Relaxed) {
+                    match listener.accept() {
+                        Ok((mut stream, from)) => {
+                            stream.set_nonblocking(false).unwrap();
+                            std::thread::spawn(move || {
+                                let _ = stream.write_all(format!("{}\n", from.ip()).as_bytes());
+                                let _ =
+                                    std::io::copy(&mut stream.try_clone().unwrap(), &mut stream);
+                            });
+                        }
+                        Err(_) => std::thread::sleep(Duration::from_millis(2)),
+                    }
+                }
+            }
+            Wire::Udp => {
+                let socket = UdpSocket::bind(at).unwrap();
+                socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+                ready.send(()).unwrap();
+                let mut buffer = vec![0; 65536];
+                while !stopped.load(Ordering::Relaxed) {
+                    if let Ok((count, from)) = socket.recv_from(&mut buffer) {
+                        let mut answer = format!("{}\n", from.ip()).into_bytes();
+                        answer.extend_from_slice(&buffer[..count]);
+                        let _ = socket.send_to(&answer, from);
+                    }
+                }
+            }
+        }
+    });
+    is_ready.recv().expect("the server could not listen");
+    Server { stop, thread: Some(thread) }
+}
+
+/// Asks from an instance of a node, or from the node itself: whom the server saw.
+pub fn ask(
+    node: &Node,
+    instance: Option<&str>,
+    ip: &str,
+    port: u16,
+    wire: Wire,
+) -> Result<String, String> {
+    ask_from(&node.machine, instance, ip, port, wire, PATIENCE)
+}
+
+/// Asks from a machine.
+pub fn ask_from(
+    machine: &Machine,
+    instance: Option<&str>,
+    ip: &str,
+    port: u16,
+    wire: Wire,
+    patience: Duration,
+) -> Result<String, String> {
+    let (to, instance) = (SocketAddr::new(ip.parse().unwrap(), port), instance.map(str::to_owned));
+    let client = machine.spawn(move || -> std::io::Result<String> {
+        enter(instance.as_deref());
+        match wire {
+            Wire::Tcp => {
+                let stream = TcpStream::connect_timeout(&to, patience)?;
+                stream.set_read_timeout(Some(patience))?;
+                let mut text = Vec::new();
+                let mut byte = [0];
+                while !text.ends_with(b"\n") {
+                    (&stream).read_exact(&mut byte)?;
+                    text.push(byte[0]);
+                }
+                Ok(String::from_utf8_lossy(&text).trim().to_owned())
+            }
+            Wire::Udp => {
+                let any: IpAddr = if to.is_ipv4() { [0, 0, 0, 0].into() } else { [0; 16].into() };
+                let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+                socket.set_read_timeout(Some(patience))?;
+                socket.connect(to)?;
+                socket.send(b"?")?;
+                let mut buffer = [0; 2048];
+                let count = socket.recv(&mut buffer)?;
+                let text = String::from_utf8_lossy(&buffer[..count]).into_owned();
+                Ok(text.lines().next().unwrap_or_default().to_owned())
+            }
+        }
+    });
+    client.join().unwrap().map_err(|error| error.to_string())
+}

@@ -1,0 +1,285 @@
+//! Real packets between instances, on one node and on several.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::net::IpAddr;
+
+use support::{Node, SILENCE, Wire, ask, ask_from, lan, serve, serve_on};
+use telaio_pod_network::node::{
+    SetupNodeRequest, add_other_nodes, delete_node_in_cluster, setup_node,
+};
+use telaio_pod_network::overlay::Backend;
+use telaio_pod_network::{Port, Protocol};
+
+const WIRES: [Wire; 2] = [Wire::Tcp, Wire::Udp];
+
+#[test]
+fn instances_of_one_bridge_reach_each_other_with_their_own_addresses() {
+    let node = Node::start("one", 1);
+    node.instance("a", 2, vec![]);
+    node.instance("b", 3, vec![]);
+    for (address, seen) in [("10.77.1.3", "10.77.1.2"), ("fd77:1::3", "fd77:1::2")] {
+        for wire in WIRES {
+            let _server = serve(&node, Some("b"), address, 80, wire);
+            assert_eq!(ask(&node, Some("a"), address, 80, wire).as_deref(), Ok(seen), "{wire:?}");
+        }
+    }
+    node.machine.sh("ip netns exec telaio-i-a ping -c 1 -W 3 10.77.1.3");
+    node.machine.sh("ip netns exec telaio-i-a ping -c 1 -W 3 fd77:1::3");
+    // The node's own probes, and an instance's way to its node.
+    node.machine.sh("ping -c 1 -W 3 10.77.1.3 && ping -c 1 -W 3 fd77:1::3");
+    node.machine.sh("ip netns exec telaio-i-a ping -c 1 -W 3 10.77.1.1");
+}
+
+/// As a service proxy would: an address that nobody has leads to an instance.
+const SERVICE: &str = "
+table ip service {
+  chain pre {
+    type nat hook prerouting priority -100
+    ip daddr 10.96.0.1 tcp dport 80 dnat to 10.77.1.3:8080
+  }
+}
+table ip6 service {
+  chain pre {
+    type nat hook prerouting priority -100
+    ip6 daddr fd96::1 tcp dport 80 dnat to [fd77:1::3]:8080
+  }
+}";
+/// As a policy would: nobody reaches the instance.
+const DENIED: &str = "
+table ip denied {
+  chain forward {
+    type filter hook forward priority 0
+    ip daddr 10.77.1.3 ct state new drop
+  }
+}
+table ip6 denied {
+  chain forward {
+    type filter hook forward priority 0
+    ip6 daddr fd77:1::3 ct state new drop
+  }
+}";
+
+#[test]
+fn a_service_works_and_a_policy_holds_between_instances_of_one_bridge() {
+    // With and without the kernel's own way to show bridged packets to rules.
+    for bridge_netfilter in ["0", "1"] {
+        let node = Node::start("svc", 1);
+        for setting in ["iptables", "ip6tables"] {
+            let path = format!("/proc/sys/net/bridge/bridge-nf-call-{setting}");
+            node.machine.sh(&format!("! test -e {path} || echo {bridge_netfilter} > {path}"));
+        }
+        node.instance("a", 2, vec![]);
+        node.instance("b", 3, vec![]);
+        node.machine.sh(&format!("nft -f - <<'END'\n{SERVICE}\nEND"));
+        let _servers =
+            ["10.77.1.3", "fd77:1::3"].map(|ip| serve(&node, Some("b"), ip, 8080, Wire::Tcp));
+        let to_service = |patience| {
+            [("10.96.0.1", "10.77.1.2"), ("fd96::1", "fd77:1::2")].map(|(service, seen)| {
+                (ask_from(&node.machine, Some("a"), service, 80, Wire::Tcp, patience), seen)
+            })
+        };
+        for (answer, seen) in to_service(support::PATIENCE) {
+            assert_eq!(answer.as_deref(), Ok(seen), "bridge-nf-call {bridge_netfilter}");
+        }
+        node.machine.sh(&format!("nft -f - <<'END'\n{DENIED}\nEND"));
+        for (answer, _) in to_service(SILENCE) {
+            assert!(answer.is_err(), "through the service, bridge-nf-call {bridge_netfilter}");
+        }
+        for ip in ["10.77.1.3", "fd77:1::3"] {
+            let direct = ask_from(&node.machine, Some("a"), ip, 8080, Wire::Tcp, SILENCE);
+            assert!(direct.is_err(), "directly, bridge-nf-call {bridge_netfilter}");
+            // The node's own probes pass.
+            assert!(ask(&node, None, ip, 8080, Wire::Tcp).is_ok());
+        }
+    }
+}
+
+#[test]
+fn an_instance_hears_nothing_of_its_neighbours_frames() {
+    let node = Node::start("quiet", 1);
+    node.instance("a", 2, vec![]);
+    node.instance("b", 3, vec![]);
+    // Past the node, as an instance would that wants to: the neighbour is on the link, it thinks.
+    node.machine.sh("ip netns exec telaio-i-a ip route replace 10.77.1.3 dev eth0 scope link");
+    let _server = serve(&node, Some("b"), "10.77.1.3", 80, Wire::Tcp);
+    assert!(ask_from(&node.machine, Some("a"), "10.77.1.3", 80, Wire::Tcp, SILENCE).is_err());
+}
+
+fn published() -> Vec<Port> {
+    let udp = Port::new(8080, 80).with_protocol(Protocol::Udp);
+    vec![Port::new(8080, 80), udp, Port::new(9090, 80).at([192, 168, 5, 1])]
+}
+
+#[test]
+fn a_published_port_answers_from_everywhere_it_should() {
+    let node = Node::bare("pub", 1);
+    let outside = lan(&[&node]);
+    node.set_up(Backend::default(), None);
+    node.instance("a", 2, published());
+    node.instance("b", 3, vec![]);
+    for wire in WIRES {
+        let _servers = ["10.77.1.2", "fd77:1::2"].map(|ip| serve(&node, Some("a"), ip, 80, wire));
+        let from_outside = |ip: &str| ask_from(&outside, None, ip, 8080, wire, support::PATIENCE);
+        // Who asks is seen.
+        assert_eq!(from_outside("192.168.5.1").as_deref(), Ok("192.168.5.99"), "{wire:?}");
+        assert_eq!(from_outside("fd05::1").as_deref(), Ok("fd05::99"), "{wire:?}");
+        let from = |who, ip: &str| ask(&node, who, ip, 8080, wire);
+        assert_eq!(from(Some("b"), "192.168.5.1").as_deref(), Ok("10.77.1.3"), "a neighbour");
+        assert_eq!(from(Some("b"), "10.77.1.1").as_deref(), Ok("10.77.1.3"), "a neighbour");
+        assert_eq!(from(Some("b"), "fd05::1").as_deref(), Ok("fd77:1::3"), "a neighbour");
+        assert_eq!(
+            from(Some("a"), "192.168.5.1").as_deref(),
+            Ok("10.77.1.1"),
+            "the instance itself"
+        );
+        assert_eq!(from(Some("a"), "fd05::1").as_deref(), Ok("fd77:1::1"), "the instance itself");
+        assert!(from(None, "192.168.5.1").is_ok(), "the node");
+        assert!(from(None, "fd05::1").is_ok(), "the node");
+        assert_eq!(from(None, "127.0.0.1").as_deref(), Ok("10.77.1.1"), "localhost {wire:?}");
+    }
+    let _server = serve(&node, Some("a"), "10.77.1.2", 80, Wire::Tcp);
+    let at = |ip: &str| ask_from(&outside, None, ip, 9090, Wire::Tcp, SILENCE);
+    assert!(at("192.168.5.1").is_ok());
+    assert!(ask_from(&node.machine, Some("b"), "10.77.1.1", 9090, Wire::Tcp, SILENCE).is_err());
+    node.clean("a", 2);
+    assert!(ask_from(&outside, None, "192.168.5.1", 8080, Wire::Tcp, SILENCE).is_err());
+}
+
+#[test]
+fn instances_do_not_reach_what_listens_on_the_nodes_loopback() {
+    let node = Node::start("lo", 1);
+    node.instance("a", 2, vec![Port::new(8080, 80)]);
+    node.machine
+        .sh("ip netns exec telaio-i-a ip route add 127.0.0.5 via 10.77.1.1 dev eth0 table 7");
+    node.machine.sh("ip netns exec telaio-i-a ip rule add pref 0 to 127.0.0.5 table 7; ip netns exec telaio-i-a ip rule del pref 0 from all lookup local; ip netns exec telaio-i-a ip rule add pref 9 lookup local");
+    node.machine.sh(
+        "ip netns exec telaio-i-a sh -c 'echo 1 > /proc/sys/net/ipv4/conf/eth0/route_localnet'",
+    );
+    let _server = serve(&node, None, "127.0.0.5", 99, Wire::Tcp);
+    assert!(ask(&node, None, "127.0.0.5", 99, Wire::Tcp).is_ok());
+    assert!(ask_from(&node.machine, Some("a"), "127.0.0.5", 99, Wire::Tcp, SILENCE).is_err());
+}
+
+#[test]
+fn what_leaves_the_cluster_is_masqueraded_except_where_told() {
+    let node = Node::bare("masq", 1);
+    let outside = lan(&[&node]);
+    outside.sh("ip address add 192.168.6.1/24 dev sw0; ip route add 10.77.1.0/24 via 192.168.5.1");
+    node.machine.run(|| {
+        let ip: cidr::Ipv4Inet = "10.77.1.1/24".parse().unwrap();
+        let mut request = SetupNodeRequest::new("masq", ip, vec![])
+            .with_node_ip("fd77:1::1/64".parse::<cidr::Ipv6Inet>().unwrap());
+        request.masquerade_except = vec!["192.168.6.0/24".parse().unwrap()];
+        setup_node(request).unwrap();
+    });
+    node.instance("a", 2, vec![]);
+    for wire in WIRES {
+        let _servers = ["192.168.5.99", "192.168.6.1", "fd05::99"]
+            .map(|ip| serve_on(&outside, None, ip, 80, wire));
+        assert_eq!(ask(&node, Some("a"), "192.168.5.99", 80, wire).as_deref(), Ok("192.168.5.1"));
+        assert_eq!(ask(&node, Some("a"), "fd05::99", 80, wire).as_deref(), Ok("fd05::1"));
+        assert_eq!(ask(&node, Some("a"), "192.168.6.1", 80, wire).as_deref(), Ok("10.77.1.2"));
+    }
+    node.machine.sh("ip netns exec telaio-i-a ping -c 1 -W 3 192.168.5.99");
+}
+
+fn external(node: &Node) -> Vec<IpAddr> {
+    let number = node.number;
+    vec![format!("192.168.5.{number}").parse().unwrap(), format!("fd05::{number}").parse().unwrap()]
+}
+
+fn across(backend: Backend, tunnel: Option<fn(u8) -> IpAddr>, name: &str) {
+    let nodes = [1, 2, 3].map(|number| Node::bare(&format!("{name}{number}"), number));
+    let [a, b, c] = &nodes;
+    let _switch = lan(&[a, b, c]);
+    let requests: Vec<_> = nodes.iter().map(|node| node.request(&external(node))).collect();
+    for node in &nodes {
+        node.set_up(backend, tunnel.map(|tunnel| tunnel(node.number)));
+        let others = requests.clone();
+        node.machine.run(move || add_other_nodes(others).unwrap());
+        node.instance(&format!("i{}", node.number), 2, vec![]);
+    }
+    for (from, to) in [(a, b), (b, c), (c, a), (b, a)] {
+        let (client, server) = (format!("i{}", from.number), format!("i{}", to.number));
+        for (ip, seen) in [
+            (format!("10.77.{}.2", to.number), format!("10.77.{}.2", from.number)),
+            (format!("fd77:{}::2", to.number), format!("fd77:{}::2", from.number)),
+        ] {
+            for wire in WIRES {
+                let _server = serve(to, Some(&server), &ip, 80, wire);
+                let answer = ask(from, Some(&client), &ip, 80, wire);
+                assert_eq!(answer.as_deref(), Ok(seen.as_str()), "{name} {ip} {wire:?}");
+                assert!(ask(from, None, &ip, 80, wire).is_ok(), "the node itself, {ip}");
+            }
+            // Larger than any link, and as large as fits without being cut.
+            let inside = format!("ip netns exec telaio-i-{client}");
+            from.machine.sh(&format!("{inside} ping -c 1 -W 3 -s 4000 {ip}"));
+            let headers = if ip.contains(':') { 48 } else { 28 };
+            let mtu = from.machine.sh(&format!("{inside} cat /sys/class/net/eth0/mtu || true"));
+            let mtu: u32 = mtu.trim().parse().unwrap_or(1430);
+            from.machine.sh(&format!("{inside} ping -M do -c 1 -W 3 -s {} {ip}", mtu - headers));
+        }
+    }
+    // One leaves: its way is gone, the others' stay.
+    let leaving = requests[1].clone();
+    a.machine.run(move || delete_node_in_cluster(leaving).unwrap());
+    let left = a.machine.sh("ip route; ip -6 route; bridge fdb show; ip neigh show nud permanent");
+    assert!(!left.contains("10.77.2.") && !left.contains("fd77:2:"), "{left}");
+    assert!(left.contains("10.77.3.0/24") && left.contains("fd77:3::/64"), "{left}");
+    let _server = serve(c, Some("i3"), "10.77.3.2", 80, Wire::Tcp);
+    assert!(ask(a, Some("i1"), "10.77.3.2", 80, Wire::Tcp).is_ok());
+}
+
+#[test]
+fn instances_of_three_nodes_talk_by_vxlan() {
+    across(Backend::default(), None, "vx");
+}
+
+#[test]
+fn instances_of_three_nodes_talk_by_vxlan_over_ipv6() {
+    across(Backend::default(), Some(|number| format!("fd05::{number}").parse().unwrap()), "vs");
+}
+
+#[test]
+fn instances_of_three_nodes_talk_by_host_gw() {
+    across(Backend::HostGw, None, "gw");
+}
+
+#[test]
+fn networks_of_one_node_do_not_reach_each_other() {
+    let node = Node::bare("iso", 1);
+    let _outside = lan(&[&node]);
+    node.set_up(Backend::default(), None);
+    node.machine.run(|| {
+        let ip: cidr::Ipv4Inet = "10.78.0.1/24".parse().unwrap();
+        let request = SetupNodeRequest::new("other", ip, vec![])
+            .with_node_ip("fd78::1/64".parse::<cidr::Ipv6Inet>().unwrap());
+        setup_node(request).unwrap();
+        let ip: cidr::Ipv4Inet = "10.78.0.2/24".parse().unwrap();
+        let request = telaio_pod_network::instance::SetupInstanceRequest::new(
+            "other",
+            [10, 78, 0, 1],
+            "x",
+            ip,
+            vec![Port::new(7070, 80)],
+        );
+        telaio_pod_network::instance::setup_instance(
+            request.with_instance_ip("fd78::2/64".parse::<cidr::Ipv6Inet>().unwrap()),
+        )
+        .unwrap();
+    });
+    node.instance("a", 2, vec![]);
+    for ip in ["10.78.0.2", "fd78::2"] {
+        let _server = serve(&node, Some("x"), ip, 80, Wire::Tcp);
+        assert!(ask_from(&node.machine, Some("a"), ip, 80, Wire::Tcp, SILENCE).is_err(), "{ip}");
+        assert!(ask(&node, None, ip, 80, Wire::Tcp).is_ok(), "the node reaches both");
+    }
+    let _server = serve(&node, Some("a"), "10.77.1.2", 80, Wire::Udp);
+    assert!(ask_from(&node.machine, Some("x"), "10.77.1.2", 80, Wire::Udp, SILENCE).is_err());
+    // What is published is published for everybody.
+    let _server = serve(&node, Some("x"), "10.78.0.2", 80, Wire::Tcp);
+    assert!(ask(&node, Some("a"), "192.168.5.1", 7070, Wire::Tcp).is_ok());
+}

@@ -1,0 +1,325 @@
+//! Installing the CNI plugin and its configuration.
+//!
+//! Both are put in place by renaming: whoever looks sees the old file or the new one, whole. A configuration of another plugin
+//! is left alone, and ours is not installed beside it, because container runtimes take the first that they find; with
+//! `--take-over-cni` it is moved aside, and `telaio cleanup` moves it back.
+
+use std::fs;
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use telaio_pod_network::{Network, Subnet};
+
+/// The plugin's file name, also beside our own binary.
+const PLUGIN: &str = "telaio-cni";
+/// Our configuration: early in the alphabet, for the first one counts.
+const CONFIGURATION: &str = "05-telaio.conflist";
+/// What a configuration that was moved aside ends with.
+const ASIDE: &str = ".before-telaio";
+/// The endings of configurations that runtimes read.
+const ENDINGS: [&str; 3] = ["conf", "conflist", "json"];
+/// The version of CNI that the configuration speaks.
+const CNI_VERSION: &str = "1.0.0";
+
+/// Where the plugin and its configuration go.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CniSettings {
+    /// The directory of plugins; `None` installs nothing.
+    pub(crate) bin_dir: Option<PathBuf>,
+    /// The directory of configurations; `None` installs none.
+    pub(crate) conf_dir: Option<PathBuf>,
+    /// The plugin to install; the one beside our own binary if not said.
+    pub(crate) plugin: Option<PathBuf>,
+    /// Configurations of other plugins make way.
+    pub(crate) take_over: bool,
+}
+
+/// Puts plugin and configuration in place.
+#[derive(Debug)]
+pub(super) struct Installer {
+    settings: CniSettings,
+    state_dir: PathBuf,
+}
+
+impl Installer {
+    pub(super) fn new(settings: CniSettings, state_dir: &Path) -> Self {
+        Self { settings, state_dir: state_dir.to_owned() }
+    }
+
+    /// Makes both as they should be; how it stands. Costs little where they are so.
+    pub(super) fn install(&self, network: &Network) -> Result<String, String> {
+        let settings = &self.settings;
+        if let Some(dir) = &settings.bin_dir {
+            install_plugin(dir, settings.plugin.as_deref())?;
+        }
+        let Some(dir) = &settings.conf_dir else {
+            return Ok("no configuration is installed".to_owned());
+        };
+        make_way(dir, settings.take_over)?;
+        let text = configuration(network, &self.state_dir);
+        let path = dir.join(CONFIGURATION);
+        if fs::read_to_string(&path).is_ok_and(|there| there == text) {
+            return Ok(format!("installed as {}", path.display()));
+        }
+        replace(&path, 0o644, |mut file| file.write_all(text.as_bytes()))
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        tracing::info!(file = %path.display(), "installed the CNI configuration");
+        Ok(format!("installed as {}", path.display()))
+    }
+}
+
+/// The configuration by which a container runtime puts instances on this node's network.
+///
+/// It says the same of the network as its record does, or the plugin would change the one to fit the other.
+fn configuration(network: &Network, state_dir: &Path) -> String {
+    let range = |subnet: &Subnet| json!([{"subnet": subnet.cidr, "gateway": subnet.gateway}]);
+    let ranges: Vec<_> = network.subnets.iter().map(range).collect();
+    let except = network.masquerade.iter().flat_map(|masquerade| &masquerade.except);
+    let document = json!({
+        "cniVersion": CNI_VERSION,
+        "name": network.name,
+        "plugins": [{
+            "type": PLUGIN,
+            "bridge": network.bridge,
+            "isGateway": true,
+            "isDefaultGateway": true,
+            "ipMasq": network.masquerade.is_some(),
+            "masqExcept": except.collect::<Vec<_>>(),
+            "mtu": network.mtu,
+            "stateDir": state_dir.display().to_string(),
+            "ipam": {"type": "host-local", "ranges": ranges},
+            "capabilities": {"portMappings": true, "bandwidth": true, "ips": true, "mac": true},
+        }],
+    });
+    format!("{document:#}\n")
+}
+
+fn install_plugin(dir: &Path, plugin: Option<&Path>) -> Result<(), String> {
+    let from = match plugin {
+        Some(path) => path.to_owned(),
+        // We are a plugin ourselves, only a large one.
+        None => beside_us().or_else(|| std::env::current_exe().ok()).ok_or_else(|| {
+            format!("there is no {PLUGIN} beside this binary; name it with --cni-plugin")
+        })?,
+    };
+    let bytes =
+        fs::read(&from).map_err(|error| format!("cannot read {}: {error}", from.display()))?;
+    let path = dir.join(PLUGIN);
+    let failed = |error: io::Error| format!("cannot write {}: {error}", path.display());
+    if fs::read(&path).is_ok_and(|there| there == bytes) {
+        return Ok(());
+    }
+    fs::create_dir_all(dir).map_err(failed)?;
+    replace(&path, 0o755, |mut file| file.write_all(&bytes)).map_err(failed)?;
+    tracing::info!(file = %path.display(), "installed the CNI plugin");
+    Ok(())
+}
+
+fn beside_us() -> Option<PathBuf> {
+    let path = std::env::current_exe().ok()?.parent()?.join(PLUGIN);
+    path.is_file().then_some(path)
+}
+
+/// Writes a file beside its place and moves it there.
+fn replace(
+    path: &Path,
+    mode: u32,
+    write: impl FnOnce(&fs::File) -> io::Result<()>,
+) -> io::Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    // Its name has an ending that no runtime reads.
+    let file = tempfile::Builder::new().prefix(".telaio-").suffix(".new").tempfile_in(dir)?;
+    write(file.as_file())?;
+    file.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+/// Sees to it that no other plugin's configuration would be found before ours, or instead of it.
+fn make_way(dir: &Path, take_over: bool) -> Result<(), String> {
+    fs::create_dir_all(dir).map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
+    let others = others(dir)?;
+    if !take_over && let Some(other) = others.first() {
+        return Err(format!(
+            "{} is another plugin's; remove it, or start with --take-over-cni to move it aside",
+            other.display()
+        ));
+    }
+    for other in others {
+        let aside = PathBuf::from(format!("{}{ASIDE}", other.display()));
+        fs::rename(&other, &aside)
+            .map_err(|error| format!("cannot move {} aside: {error}", other.display()))?;
+        tracing::info!(from = %other.display(), to = %aside.display(), "moved another plugin's configuration aside");
+    }
+    Ok(())
+}
+
+fn others(dir: &Path) -> Result<Vec<PathBuf>, String> {
+    let is_other = |path: &PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        ending.is_some_and(|ending| ENDINGS.contains(&ending))
+            && path.file_name().is_some_and(|name| name != CONFIGURATION)
+    };
+    let mut found: Vec<PathBuf> = listed(dir)?.into_iter().filter(is_other).collect();
+    found.sort();
+    Ok(found)
+}
+
+fn listed(dir: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(|error| format!("cannot read {}: {error}", dir.display()))?,
+    };
+    Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
+}
+
+/// Removes the configuration and the plugin, and moves back what was moved aside; tells what that was.
+pub(super) fn remove(settings: &CniSettings, state_dir: &Path) -> Result<Vec<String>, String> {
+    let mut removed = Vec::new();
+    if let Some(dir) = &settings.conf_dir {
+        let path = dir.join(CONFIGURATION);
+        // Another agent's configuration, with another state directory, is not ours to remove.
+        let ours = format!("{:?}", state_dir.display().to_string());
+        if fs::read_to_string(&path).is_ok_and(|text| text.contains(&ours)) {
+            remove_file(&path, &mut removed)?;
+            for aside in listed(dir)? {
+                if let Some(place) = aside.to_str().and_then(|name| name.strip_suffix(ASIDE)) {
+                    fs::rename(&aside, place)
+                        .map_err(|error| format!("cannot move {place} back: {error}"))?;
+                    removed.push(format!("our hold on {place}: it is back"));
+                }
+            }
+            if let Some(dir) = &settings.bin_dir {
+                remove_file(&dir.join(PLUGIN), &mut removed)?;
+            }
+        }
+    }
+    Ok(removed)
+}
+
+fn remove_file(path: &Path, removed: &mut Vec<String>) -> Result<(), String> {
+    match fs::remove_file(path) {
+        Ok(()) => removed.push(path.display().to_string()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(format!("cannot remove {}: {error}", path.display())),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use telaio_pod_network::{Masquerade, Mode};
+
+    use super::*;
+
+    struct Ground {
+        dir: tempfile::TempDir,
+        installer: Installer,
+    }
+
+    impl Ground {
+        fn new(take_over: bool) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let at = |name: &str| dir.path().join(name);
+            fs::write(at("the-plugin"), "a program").unwrap();
+            fs::create_dir(at("net.d")).unwrap();
+            let settings = CniSettings {
+                bin_dir: Some(at("bin")),
+                conf_dir: Some(at("net.d")),
+                plugin: Some(at("the-plugin")),
+                take_over,
+            };
+            let installer = Installer::new(settings, &at("state"));
+            Self { dir, installer }
+        }
+
+        fn at(&self, name: &str) -> PathBuf {
+            self.dir.path().join(name)
+        }
+
+        fn names(&self, dir: &str) -> Vec<String> {
+            let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+            let mut names: Vec<_> = listed(&self.at(dir)).unwrap().into_iter().map(name).collect();
+            names.sort();
+            names
+        }
+    }
+
+    fn network() -> Network {
+        let (cidr, gateway) = ("10.244.1.0/24".parse().unwrap(), "10.244.1.1".parse().unwrap());
+        Network {
+            name: "node-a".to_owned(),
+            group: 1,
+            bridge: "tlb-node-a".to_owned(),
+            bridge_mac: String::new(),
+            subnets: vec![Subnet { cidr, gateway: Some(gateway) }],
+            mode: Mode::Routed,
+            mtu: Some(1450),
+            masquerade: Some(Masquerade::default()),
+            hairpin: false,
+            promiscuous: false,
+            is_adopted: false,
+            is_made: false,
+            reaches: vec![],
+        }
+    }
+
+    #[test]
+    fn plugin_and_configuration_are_installed_whole_and_removed() {
+        let ground = Ground::new(false);
+        for _ in 0..2 {
+            ground.installer.install(&network()).unwrap();
+        }
+        assert_eq!(ground.names("net.d"), [CONFIGURATION]);
+        assert_eq!(ground.names("bin"), [PLUGIN]);
+        let mode = fs::metadata(ground.at("bin/telaio-cni")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o755);
+        let text = fs::read_to_string(ground.at("net.d/05-telaio.conflist")).unwrap();
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(document["name"], "node-a");
+        assert_eq!(document["plugins"][0]["ipam"]["ranges"][0][0]["subnet"], "10.244.1.0/24");
+        let removed = remove(&ground.installer.settings, &ground.at("state")).unwrap();
+        assert_eq!(removed.len(), 2, "{removed:?}");
+        assert!(ground.names("net.d").is_empty() && ground.names("bin").is_empty());
+        assert!(remove(&ground.installer.settings, &ground.at("state")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn another_plugins_configuration_stays_unless_it_is_to_be_taken_over() {
+        let ground = Ground::new(false);
+        fs::write(ground.at("net.d/10-other.conflist"), "{}").unwrap();
+        let error = ground.installer.install(&network()).unwrap_err();
+        assert!(
+            error.contains("10-other.conflist") && error.contains("--take-over-cni"),
+            "{error}"
+        );
+        assert_eq!(ground.names("net.d"), ["10-other.conflist"]);
+
+        let ground = Ground::new(true);
+        fs::write(ground.at("net.d/10-other.conflist"), "{}").unwrap();
+        fs::write(ground.at("net.d/README"), "not read by anybody").unwrap();
+        ground.installer.install(&network()).unwrap();
+        let names = ground.names("net.d");
+        assert_eq!(names, [CONFIGURATION, "10-other.conflist.before-telaio", "README"]);
+        remove(&ground.installer.settings, &ground.at("state")).unwrap();
+        assert_eq!(ground.names("net.d"), ["10-other.conflist", "README"]);
+    }
+
+    #[test]
+    fn a_configuration_of_another_agent_is_not_removed() {
+        let ground = Ground::new(false);
+        ground.installer.install(&network()).unwrap();
+        assert!(remove(&ground.installer.settings, &ground.at("other")).unwrap().is_empty());
+        assert_eq!(ground.names("net.d"), [CONFIGURATION]);
+    }
+
+    #[test]
+    fn a_plugin_that_is_not_there_is_named() {
+        let mut ground = Ground::new(false);
+        ground.installer.settings.plugin = Some(ground.at("nowhere"));
+        assert!(ground.installer.install(&network()).unwrap_err().contains("nowhere"));
+        assert!(ground.names("net.d").is_empty(), "no configuration without a plugin");
+    }
+}

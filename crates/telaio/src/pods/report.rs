@@ -1,0 +1,110 @@
+//! What `telaio status` shows of the pods plane.
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use telaio_pod_network::{Attachment, Host, Network};
+
+/// How many instances are told; the count is of all.
+const INSTANCES_SHOWN_MAX: usize = 200;
+
+/// What only the running plane knows.
+#[derive(Debug, Default)]
+pub(super) struct Shared(Mutex<Known>);
+
+#[derive(Debug, Default, Clone)]
+struct Known {
+    policies: usize,
+    cni: String,
+}
+
+impl Shared {
+    /// How many policies the cluster has.
+    pub(super) fn set_policies(&self, count: usize) {
+        self.0.lock().policies = count;
+    }
+
+    /// How the plugin's installation stands.
+    pub(super) fn set_cni(&self, state: String) {
+        self.0.lock().cni = state;
+    }
+}
+
+/// The pods plane, as it is. Fields are only ever added.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PodsReport {
+    pub(crate) networks: Vec<NetworkReport>,
+    pub(crate) instances: Vec<InstanceReport>,
+    /// How many there are, told or not.
+    pub(crate) instance_count: usize,
+    /// The other nodes that are known.
+    pub(crate) peers: Vec<String>,
+    /// How many policies the cluster has.
+    pub(crate) policies: usize,
+    /// How the plugin's installation stands.
+    #[serde(default)]
+    pub(crate) cni: String,
+    /// What could not be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) problems: Vec<String>,
+}
+
+/// A network of instances.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct NetworkReport {
+    pub(crate) name: String,
+    pub(crate) bridge: String,
+    pub(crate) subnets: Vec<String>,
+}
+
+/// An instance on a network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct InstanceReport {
+    pub(crate) id: String,
+    pub(crate) network: String,
+    pub(crate) interface: String,
+    pub(crate) addresses: Vec<String>,
+    /// The node's ports that lead to it, each as `80/tcp → 8080`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ports: Vec<String>,
+}
+
+/// The plane now, from its records.
+pub(super) fn report(host: &Host, known: &Shared) -> PodsReport {
+    let known = known.0.lock().clone();
+    let mut problems = Vec::new();
+    let networks = host.networks().map_err(|error| problems.push(error.to_string()));
+    let attachments = host.attachments().map_err(|error| problems.push(error.to_string()));
+    let peers = host.other_nodes().map_err(|error| problems.push(error.to_string()));
+    let attachments = attachments.unwrap_or_default();
+    PodsReport {
+        networks: networks.unwrap_or_default().iter().map(network).collect(),
+        instance_count: attachments.len(),
+        instances: attachments.iter().take(INSTANCES_SHOWN_MAX).map(instance).collect(),
+        peers: peers.unwrap_or_default().into_iter().map(|peer| peer.id).collect(),
+        policies: known.policies,
+        cni: known.cni,
+        problems,
+    }
+}
+
+fn network(network: &Network) -> NetworkReport {
+    NetworkReport {
+        name: network.name.clone(),
+        bridge: network.bridge.clone(),
+        subnets: network.subnets.iter().map(|subnet| subnet.cidr.to_string()).collect(),
+    }
+}
+
+fn instance(attachment: &Attachment) -> InstanceReport {
+    InstanceReport {
+        id: attachment.container.clone(),
+        network: attachment.network.clone(),
+        interface: attachment.interface.clone(),
+        addresses: attachment.addresses.iter().map(|inet| inet.address().to_string()).collect(),
+        ports: attachment
+            .ports
+            .iter()
+            .map(|port| format!("{port} → {}", port.instance_port))
+            .collect(),
+    }
+}

@@ -1,0 +1,223 @@
+//! What one sync of the pods plane does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use telaio_model::{Kind, Node, Object, ObjectKey};
+use telaio_pod_network::node::{NodeIp, NodeRequest, SetupNodeRequest};
+use telaio_pod_network::policy::Keeper;
+use telaio_pod_network::{Error, Host};
+use telaio_reconcile::kpng::{Inbox, News};
+use telaio_reconcile::{ApplyError, SyncHandle, SyncKind, SyncReport, Syncer};
+
+use super::PodsSettings;
+use super::cni::Installer;
+use super::nodes;
+use super::report::Shared;
+
+/// Has a sync done once there is a loop.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Waker(Arc<Mutex<Option<SyncHandle>>>);
+
+impl Waker {
+    /// There is a loop.
+    pub(super) fn set(&self, handle: SyncHandle) {
+        *self.0.lock() = Some(handle);
+    }
+
+    fn suspect(&self) {
+        if let Some(handle) = &*self.0.lock() {
+            handle.drift_suspected();
+        }
+    }
+}
+
+/// Keeps this node's network in line, on the sync loop's thread.
+pub(super) struct PodsSyncer {
+    settings: PodsSettings,
+    inbox: Inbox,
+    host: Host,
+    keeper: Keeper,
+    installer: Installer,
+    nodes: BTreeMap<Arc<str>, Arc<Node>>,
+    policies: BTreeSet<ObjectKey>,
+    /// What was set up last; `None` if that may not be so any more.
+    done: Option<SetupNodeRequest>,
+    status: Arc<Shared>,
+    waker: Waker,
+}
+
+impl PodsSyncer {
+    pub(super) fn new(
+        settings: PodsSettings,
+        inbox: Inbox,
+        host: Host,
+        mut keeper: Keeper,
+        status: Arc<Shared>,
+    ) -> Self {
+        let waker = Waker::default();
+        let for_keeper = waker.clone();
+        if settings.stays {
+            keeper.watch(move || for_keeper.suspect());
+        }
+        let installer = Installer::new(settings.cni.clone(), &settings.state_dir);
+        let (nodes, policies, done) = (BTreeMap::new(), BTreeSet::new(), None);
+        Self { settings, inbox, host, keeper, installer, nodes, policies, done, status, waker }
+    }
+
+    /// What wakes it, to be given its loop.
+    pub(super) fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn take(&mut self, news: News) {
+        for (at, object) in news.objects {
+            match (at.kind, &object) {
+                (Kind::Node, Some(Object::Node(node))) => {
+                    _ = self.nodes.insert(Arc::clone(&at.key.name), Arc::clone(node));
+                }
+                (Kind::Node, _) => _ = self.nodes.remove(&at.key.name),
+                (Kind::NetworkPolicy, Some(_)) => _ = self.policies.insert(at.key.clone()),
+                (Kind::NetworkPolicy, None) => _ = self.policies.remove(&at.key),
+                _ => {}
+            }
+            self.keeper.world_mut().set_object(&at, object.as_ref());
+        }
+        self.status.set_policies(self.policies.len());
+    }
+
+    /// Pods that were attached here have their addresses before the cluster knows.
+    fn take_attachments(&mut self) -> Result<(), Error> {
+        let mut attached: BTreeMap<ObjectKey, Vec<IpAddr>> = BTreeMap::new();
+        for attachment in self.host.attachments()? {
+            if let Some(pod) = &attachment.pod {
+                let addresses = attachment.addresses.iter().map(cidr::IpInet::address);
+                let key = ObjectKey::new(pod.namespace.as_str(), pod.name.as_str());
+                attached.entry(key).or_default().extend(addresses);
+            }
+        }
+        let world = self.keeper.world_mut();
+        let known: Vec<ObjectKey> = world.attached().cloned().collect();
+        for gone in known.iter().filter(|key| !attached.contains_key(*key)) {
+            world.set_attached(gone, &[]);
+        }
+        for (key, addresses) in &attached {
+            world.set_attached(key, addresses);
+        }
+        Ok(())
+    }
+
+    /// This node's network and the ways to the others. All of it is looked at where something may be wrong.
+    fn sync_nodes(&mut self, kind: SyncKind) -> Result<(), Error> {
+        let own = &self.settings.node;
+        let Some(wanted) = nodes::wanted(own, &self.nodes, &self.settings.nodes) else {
+            // Instances may be here without a node's network of ours.
+            return if kind == SyncKind::Changes { Ok(()) } else { self.repair() };
+        };
+        if kind == SyncKind::Changes && self.done.as_ref() == Some(&wanted) {
+            return Ok(());
+        }
+        if self.done.as_ref() == Some(&wanted) {
+            // Somebody may have broken something.
+            return self.repair();
+        }
+        self.done = None;
+        self.host.setup_node(wanted.clone())?;
+        let is_wanted = |id: &str| wanted.nodes_ips.iter().any(|other| other.node_id == id);
+        for peer in self.host.other_nodes()? {
+            if !is_wanted(&peer.id)
+                && let Some(request) = request_of(&peer)
+            {
+                self.host.delete_node_in_cluster(request)?;
+            }
+        }
+        self.repair()?;
+        self.done = Some(wanted);
+        Ok(())
+    }
+
+    /// What should be there is, and nothing else of ours.
+    fn repair(&self) -> Result<(), Error> {
+        let mended = self.host.repair()?;
+        if !mended.is_nothing() {
+            tracing::warn!(
+                attachments = mended.attachments.join(", "),
+                links = mended.links.join(", "),
+                addresses = mended.addresses,
+                ways = mended.ways,
+                "removed what was left of what is gone"
+            );
+        }
+        Ok(())
+    }
+
+    /// The plugin comes last: whoever it attaches finds everything there.
+    fn sync_plugin(&mut self) -> Result<(), String> {
+        let own = self.done.as_ref().map(|wanted| wanted.node_id.as_str());
+        let networks = self.host.networks().map_err(|error| error.to_string())?;
+        let Some(network) = networks.iter().find(|network| Some(network.name.as_str()) == own)
+        else {
+            self.status.set_cni("waits for this node's podCIDRs".to_owned());
+            return Ok(());
+        };
+        let outcome = self.installer.install(network);
+        self.status.set_cni(match &outcome {
+            Ok(state) => state.clone(),
+            Err(problem) => format!("not installed: {problem}"),
+        });
+        outcome.map(drop)
+    }
+}
+
+impl Syncer for PodsSyncer {
+    fn sync(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
+        let Some(news) = self.inbox.take_known() else { return Ok(SyncReport::default()) };
+        self.take(news);
+        let mut errors = Vec::new();
+        errors.extend(self.take_attachments().map_err(|error| apply_error(&error)).err());
+        let mut report = SyncReport::default();
+        match self.keeper.sync(kind) {
+            Ok(done) => report = done,
+            Err(error) => errors.push(error),
+        }
+        errors.extend(self.sync_nodes(kind).map_err(|error| apply_error(&error)).err());
+        errors.extend(self.sync_plugin().map_err(ApplyError::Transient).err());
+        match ApplyError::several(errors) {
+            Some(error) => Err(error),
+            None => Ok(report),
+        }
+    }
+}
+
+/// What is asked to have a node deleted again.
+fn request_of(peer: &telaio_pod_network::overlay::Peer) -> Option<NodeRequest> {
+    let ip = NodeIp { cluster_ip_cidrs: peer.cidrs.clone(), external_ips: peer.external.clone() };
+    (!peer.cidrs.is_empty()).then(|| NodeRequest::new(peer.id.clone(), ip))
+}
+
+fn apply_error(error: &Error) -> ApplyError {
+    match error {
+        // Only another input helps.
+        Error::Invalid { .. } | Error::Overlap { .. } | Error::OutsideRange { .. } => {
+            ApplyError::Refused(error.to_string())
+        }
+        other => ApplyError::Transient(other.to_string()),
+    }
+}
+
+/// Removes all networks with their instances; tells what they were.
+pub(super) fn remove_networks(host: &Host) -> Result<Vec<String>, String> {
+    let text = |error: Error| error.to_string();
+    let mut removed = Vec::new();
+    for attachment in host.attachments().map_err(text)? {
+        removed.push(format!("{attachment}"));
+    }
+    let mut names: BTreeSet<String> =
+        host.networks().map_err(text)?.into_iter().map(|network| network.name).collect();
+    names.extend(host.local_nodes().map_err(text)?.into_iter().map(|node| node.id));
+    removed.extend(names.into_iter().map(|name| format!("network {name}")));
+    host.remove_all().map_err(text)?;
+    Ok(removed)
+}
