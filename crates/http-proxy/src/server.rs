@@ -168,6 +168,7 @@ impl Serving {
     async fn run(mut self, sockets: Vec<(StdListener, Option<Arc<dyn Handler>>)>) {
         if self.maintains {
             tokio::spawn(self.proxy.upstreams().clone().maintain());
+            tokio::spawn(self.proxy.clone().tend_cache());
         }
         let (alive, mut over) = mpsc::channel::<Infallible>(1);
         for (socket, handler) in sockets {

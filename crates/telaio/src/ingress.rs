@@ -14,7 +14,6 @@
 //! costs the requests that run and nothing else: connections wait in the sockets meanwhile.
 
 mod handover;
-mod https;
 mod link;
 mod plane;
 mod settings;

@@ -15,6 +15,8 @@ use telaio_gateway::{
     Commit, EventListener, GatewaySettings, IngressEvent, IngressProcessor, Reason, TableSink,
     View, Warning,
 };
+use telaio_http_proxy::front::{Front, FrontHandler};
+use telaio_http_proxy::proxy_protocol::Trust;
 use telaio_http_proxy::server::{Listener, Server};
 use telaio_http_proxy::table::TableChange;
 use telaio_http_proxy::tls::{CertificateStore, TlsAcceptor, TlsLimits};
@@ -134,18 +136,18 @@ async fn serve(
     reports: mpsc::Sender<Report>,
 ) -> io::Result<()> {
     let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
-    let proxy = Arc::new(HttpProxy::new(ProxySettings {
-        trusted_proxies: settings.trusted_proxies.clone(),
-        cookie_secret: settings.cookie_secret,
-        ..ProxySettings::default()
-    }));
     let store = Arc::new(CertificateStore::new().map_err(|error| failed(&error))?);
     let acceptor = TlsAcceptor::new(store, TlsLimits::default()).map_err(|error| failed(&error))?;
     let acceptor = Arc::new(acceptor);
+    let proxy = HttpProxy::new(ProxySettings {
+        trusted_proxies: settings.trusted_proxies.clone(),
+        cookie_secret: settings.cookie_secret,
+        ..ProxySettings::default()
+    });
+    let proxy = Arc::new(proxy.with_tls(Arc::clone(&acceptor)));
     let (first, loaded) = oneshot::channel();
     let sink = Sink {
         proxy: Arc::clone(&proxy),
-        acceptor: Arc::clone(&acceptor),
         reports: reports.clone(),
         first: Some(first),
     };
@@ -190,8 +192,9 @@ async fn serve(
 
 fn listeners(sockets: Sockets, acceptor: &Arc<TlsAcceptor>) -> Vec<Listener> {
     let http = Listener { sockets: sockets.http, handler: None };
-    let handler = super::https::HttpsHandler::new(Arc::clone(acceptor));
-    let https = Listener { sockets: sockets.https, handler: Some(Arc::new(handler)) };
+    let front = Front::tls(Trust::default(), Arc::clone(acceptor));
+    let handler = Arc::new(FrontHandler(Arc::new(front)));
+    let https = Listener { sockets: sockets.https, handler: Some(handler) };
     [http, https].into_iter().filter(|listener| !listener.sockets.is_empty()).collect()
 }
 
@@ -235,16 +238,12 @@ impl<R: AsyncRead + Unpin + Send> View for LinkView<R> {
 /// Puts changes into the proxy, and tells the plane.
 struct Sink {
     proxy: Arc<HttpProxy>,
-    acceptor: Arc<TlsAcceptor>,
     reports: mpsc::Sender<Report>,
     first: Option<oneshot::Sender<()>>,
 }
 
 impl TableSink for Sink {
     fn apply(&mut self, change: TableChange) {
-        for problem in self.acceptor.apply(&change) {
-            tracing::warn!(%problem, "a certificate cannot be used");
-        }
         for problem in self.proxy.apply(&change) {
             tracing::warn!(route = %problem.route, "{}", problem.message);
         }

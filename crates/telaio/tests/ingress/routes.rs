@@ -124,7 +124,7 @@ fn a_certificate_of_a_secret_is_shown_and_another_replaces_it() {
         let name = format!("a.example.com:{}:127.0.0.1", plane.https.port());
         let url = format!("https://a.example.com:{}/x", plane.https.port());
         let out = std::process::Command::new("curl")
-            .args(["--http1.1", "-skv", "--max-time", "20", "--resolve", &name, &url])
+            .args(["-skv", "--max-time", "20", "--resolve", &name, &url])
             .output()
             .unwrap();
         String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout)
