@@ -66,6 +66,8 @@ pub(crate) struct CargoTool {
 pub(crate) const NEXTEST: CargoTool = CargoTool { name: "cargo-nextest", version: "0.9.143" };
 /// Checks licences, sources and bans of the dependencies.
 pub(crate) const DENY: CargoTool = CargoTool { name: "cargo-deny", version: "0.20.2" };
+/// Holds HTTP/2 against the standard. Its program is called `httpwg`.
+pub(crate) const HTTPWG: CargoTool = CargoTool { name: "httpwg-cli", version: "0.2.5" };
 /// Runs the fuzz targets; only for `--long`.
 pub(crate) const FUZZ: CargoTool = CargoTool { name: "cargo-fuzz", version: "0.13.2" };
 
@@ -84,7 +86,9 @@ pub(crate) fn base() -> Result<()> {
 
 /// Installs one of cargo's subcommands.
 pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<()> {
-    if is_installed(tool.name) {
+    // One crate's program has a name of its own.
+    let program = if tool.name == HTTPWG.name { "httpwg" } else { tool.name };
+    if is_installed(program) {
         return Ok(());
     }
     println!("{} is missing; building it takes a few minutes, once", tool.name);

@@ -14,6 +14,7 @@
 pub mod client;
 pub mod convert;
 pub mod grpc;
+mod guard;
 pub mod server;
 mod upgrade;
 

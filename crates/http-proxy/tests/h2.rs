@@ -245,7 +245,8 @@ async fn authority_and_host_must_agree() {
     let mut asked = request(Method::GET, "/hello");
     asked.headers_mut().insert("host", "b.example".parse().expect("value"));
     let (response, _) = send.send_request(asked, true).expect("send");
-    assert_eq!(response.await.expect("response").status(), 400);
+    let error = response.await.expect_err("malformed");
+    assert_eq!(error.reason(), Some(h2::Reason::PROTOCOL_ERROR));
     assert!(backend.seen().is_empty());
 }
 

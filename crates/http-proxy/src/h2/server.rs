@@ -16,6 +16,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 
 use super::convert::{self, trailers_of};
+use super::guard::Guard;
 use super::{grpc, upgrade};
 use crate::body::Body;
 use crate::error::{ErrorKind, ProxyError};
@@ -61,7 +62,7 @@ pub async fn serve<S: Io>(
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .max_local_error_reset_streams(Some(LOCAL_RESETS_MAX))
         .enable_connect_protocol()
-        .handshake::<S, Bytes>(io);
+        .handshake::<_, Bytes>(Guard::new(io));
     let Ok(Ok(connection)) = tokio::time::timeout(settings.timeouts.head, handshake).await else {
         return;
     };
@@ -243,6 +244,11 @@ async fn handle(
     let body = ClientBody { receive, data_over: false, over: false, left: length };
     let mut stream =
         Answering { respond: &mut respond, session: &session, sent: None, body_bytes: 0 };
+    if let Err(kind @ ErrorKind::BadRequest(_)) = read {
+        // Malformed, as RFC 9113 has it: an error of the stream.
+        stream.respond.send_reset(Reason::PROTOCOL_ERROR);
+        return observe_error(proxy, &head, kind, begun);
+    }
     if let Err(kind) = read {
         stream.reply(&head, Reply::error(kind, Some(&head))).await;
         return observe_error(proxy, &head, kind, begun);

@@ -128,16 +128,21 @@ impl Collector for RequestCollector {
         )?;
         for (route, series) in &shown {
             let labels = [("route", &**route)];
-            let bounds = BOUNDS_US.iter().map(|bound| *bound as f64 / 1e6).chain([f64::MAX]);
+            let bounds = BOUNDS_US.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
             let counts = series.buckets.iter().map(|count| count.load(Relaxed));
             let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
             let count = buckets.iter().map(|(_, count)| count).sum();
-            let sum = series.duration_us.load(Relaxed) as f64 / 1e6;
+            let sum = seconds(series.duration_us.load(Relaxed));
             let mut encoder = family.encode_family(&labels)?;
             encoder.encode_histogram::<[(&str, &str); 0]>(sum, count, &buckets, None)?;
         }
         Ok(())
     }
+}
+
+/// Microseconds in seconds.
+fn seconds(us: u64) -> f64 {
+    std::time::Duration::from_micros(us).as_secs_f64()
 }
 
 fn encode_sum(
