@@ -96,6 +96,8 @@ impl Server {
         listeners: Vec<Listener>,
         threads: usize,
     ) -> io::Result<Self> {
+        // Taken by value: these sockets serve here, and end with us.
+        let listeners = listeners.into_boxed_slice();
         let (stop, stopped) = watch::channel(false);
         let connections = Arc::new(AtomicUsize::new(0));
         let threads = threads.max(1);

@@ -408,8 +408,7 @@ impl Answering<'_> {
             self.sent = Some(send);
             let _ = self.send_data(reply.body, true, idle).await;
         }
-        // A body that nobody will read must not come.
-        self.respond.send_reset(Reason::NO_ERROR);
+        // What is left of the request's body is refused when its stream is dropped.
     }
 
     /// Passes a response on, frame by frame.
@@ -421,7 +420,12 @@ impl Answering<'_> {
         idle: Duration,
     ) -> Result<(), ErrorKind> {
         let end = http_body::Body::is_end_stream(&body);
-        let sent = self.respond.send_response(convert::response(response), end);
+        let mut converted = convert::response(response);
+        if grpc::is_grpc(request) {
+            // Its end is told by trailers: should it break off, they must be readable all the same.
+            converted.headers_mut().remove(http::header::CONTENT_LENGTH);
+        }
+        let sent = self.respond.send_response(converted, end);
         let send = sent.map_err(|_| ErrorKind::ClientGone)?;
         if end {
             return Ok(());
@@ -483,10 +487,10 @@ impl Answering<'_> {
         let send = self.sent.as_mut().ok_or(ErrorKind::Internal("no stream"))?;
         self.body_bytes += data.len() as u64;
         if data.is_empty() {
-            return match end {
-                true => send.send_data(data, true).map_err(|_| ErrorKind::ClientGone),
-                false => Ok(()),
-            };
+            if end {
+                send.send_data(data, true).map_err(|_| ErrorKind::ClientGone)?;
+            }
+            return Ok(());
         }
         let mut timer = Timer::new(after(Instant::now(), idle));
         while !data.is_empty() {
