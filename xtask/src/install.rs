@@ -66,6 +66,8 @@ pub(crate) struct CargoTool {
 pub(crate) const NEXTEST: CargoTool = CargoTool { name: "cargo-nextest", version: "0.9.143" };
 /// Checks licences, sources and bans of the dependencies.
 pub(crate) const DENY: CargoTool = CargoTool { name: "cargo-deny", version: "0.20.2" };
+/// Holds HTTP/2 against the standard. Its program is called `httpwg`.
+pub(crate) const HTTPWG: CargoTool = CargoTool { name: "httpwg-cli", version: "0.2.5" };
 /// Runs the fuzz targets; only for `--long`.
 pub(crate) const FUZZ: CargoTool = CargoTool { name: "cargo-fuzz", version: "0.13.2" };
 
@@ -84,7 +86,9 @@ pub(crate) fn base() -> Result<()> {
 
 /// Installs one of cargo's subcommands.
 pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<()> {
-    if is_installed(tool.name) {
+    // One crate's program has a name of its own.
+    let program = if tool.name == HTTPWG.name { "httpwg" } else { tool.name };
+    if is_installed(program) {
         return Ok(());
     }
     println!("{} is missing; building it takes a few minutes, once", tool.name);
@@ -190,8 +194,11 @@ const PROXIES: &[(&str, &str)] = &[
     ("wrk", "wrk"),
     ("h2load", "nghttp2-client"),
     ("taskset", "util-linux"),
-    ("/usr/lib/python3/dist-packages/ensurepip", "python3-venv"),
+    ("python3", "python3"),
 ];
+
+/// What makes environments of Python's; it has no program of its own to look for.
+const PYTHON_VENV: (&str, &str) = ("python3 -m venv", "python3-venv");
 
 /// What Debian lacks, with its version, from Python's registry.
 const PROXIES_FROM_PYTHON: &[(&str, &str)] =
@@ -199,7 +206,7 @@ const PROXIES_FROM_PYTHON: &[(&str, &str)] =
 
 /// Installs other proxies to measure beside ours; where those that Debian lacks are.
 pub(crate) fn proxies() -> Result<PathBuf> {
-    debian_packages(&PROXIES[..5])?;
+    debian_packages(PROXIES)?;
     let directory = target_directory().join("bench-proxies");
     let programs = directory.join("bin");
     let missing: Vec<_> =
@@ -210,7 +217,7 @@ pub(crate) fn proxies() -> Result<PathBuf> {
     let at = directory.to_string_lossy();
     let made = || program("python3").args(["-m", "venv", &at]).run();
     if !made()? {
-        debian_packages(&PROXIES[5..])?;
+        debian_packages(&[PYTHON_VENV])?;
         if !made()? {
             bail!("python3 could not make an environment in {at}");
         }

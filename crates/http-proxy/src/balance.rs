@@ -130,7 +130,9 @@ impl LoadBalancer {
         let old = self.peers.load_full();
         let (gone, all): (Vec<_>, Vec<_>) =
             old.all.iter().cloned().partition(|peer| peer.address() == address);
-        gone.iter().for_each(|peer| peer.remove());
+        for peer in gone {
+            peer.remove();
+        }
         self.peers.store(Arc::new(Peers::new(old.balance.clone(), old.slow_start, all)));
     }
 

@@ -212,7 +212,8 @@ async fn pass_through(
     };
     let Some(mut endpoint) = upstream::connect::Counted::new(connection) else { return Ok(()) };
     let idle = std::time::Duration::from_hours(1);
-    let ended = h1::tunnel::run(&mut client, &mut endpoint, Default::default(), idle).await;
+    let ended =
+        h1::tunnel::run(&mut client, &mut endpoint, h1::buffer::Buffer::default(), idle).await;
     tracing::trace!(?ended, "a connection that was passed through is over");
     Ok(())
 }

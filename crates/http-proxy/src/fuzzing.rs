@@ -112,8 +112,7 @@ fn by_hyper(bytes: &[u8]) -> Option<Seen> {
         };
         let _ = tokio::join!(serving, asking);
     });
-    let seen = seen.lock().take();
-    seen
+    Arc::into_inner(seen)?.into_inner()
 }
 
 fn check_response(bytes: &[u8]) {
@@ -145,13 +144,11 @@ fn check_chunks(bytes: &[u8]) {
         if slowly.is_done() {
             break;
         }
-        match slowly.take(std::slice::from_ref(byte)) {
-            Ok((_, count)) => data.extend_from_slice(&[*byte][..count]),
-            Err(_) => {
-                good = false;
-                break;
-            }
-        }
+        let Ok((_, count)) = slowly.take(std::slice::from_ref(byte)) else {
+            good = false;
+            break;
+        };
+        data.extend_from_slice(&[*byte][..count]);
     }
     assert_eq!(whole.is_some(), good && slowly.is_done());
     if let Some((body, _)) = whole {
@@ -160,7 +157,7 @@ fn check_chunks(bytes: &[u8]) {
         write_chunk(&mut out, &body);
         write_end(&mut out, at_once.trailers().as_ref());
         let again = whole_body(&mut Decoder::new(BodyLength::Chunked), &out);
-        assert_eq!(again.map(|(data, rest)| (data, rest)), Some((body, 0)));
+        assert_eq!(again, Some((body, 0)));
     }
 }
 

@@ -3,7 +3,7 @@
 //! - [`server`]: a client's connection, by ALPN or from its first bytes (h2c with prior knowledge);
 //! - [`client`]: connections to endpoints, shared by many requests;
 //! - [`grpc`]: how our own errors look to gRPC clients;
-//! - [`convert`]: heads.
+//! - [`mod@convert`], for heads.
 //!
 //! All streams of a client's connection run in its task, so a connection that ends takes with it
 //! whatever it asked for. Bodies flow by frames with the windows of both sides as back-pressure.
@@ -14,6 +14,7 @@
 pub mod client;
 pub mod convert;
 pub mod grpc;
+mod guard;
 pub mod server;
 mod upgrade;
 

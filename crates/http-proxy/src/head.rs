@@ -109,6 +109,8 @@ pub struct RequestHead {
     pub headers: Headers,
     /// Who asks.
     pub client: ClientInfo,
+    /// Our part of the trace that it belongs to, if traces are kept.
+    pub trace: Option<crate::watch::trace::Trace>,
     authority: String,
     path: String,
     query: String,
@@ -123,6 +125,7 @@ impl Default for RequestHead {
             version: Version::HTTP_11,
             headers: Headers::new(),
             client: ClientInfo::default(),
+            trace: None,
             authority: String::new(),
             path: String::from("/"),
             query: String::new(),
@@ -142,6 +145,7 @@ impl RequestHead {
         self.method = Method::GET;
         self.version = Version::HTTP_11;
         self.headers.clear();
+        self.trace = None;
         self.authority.clear();
         self.path.clear();
         self.path.push('/');

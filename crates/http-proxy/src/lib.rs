@@ -49,6 +49,7 @@ pub mod server;
 pub mod table;
 pub mod tls;
 pub mod upstream;
+pub mod watch;
 
 pub use balance::LoadBalancer;
 pub use error::{ErrorKind, ProxyError, Side};

@@ -26,6 +26,7 @@ use crate::router::{RouteProblem, Router};
 use crate::table::TableChange;
 use crate::tls::TlsAcceptor;
 use crate::upstream::Upstreams;
+use crate::watch::otlp::Exporter;
 
 /// Serves what its table says.
 #[derive(Debug)]
@@ -37,6 +38,7 @@ pub struct HttpProxy {
     change: Mutex<()>,
     observer: Option<Arc<dyn Observer>>,
     filters: Filters,
+    traces: Option<Arc<Exporter>>,
     tls: Option<Arc<TlsAcceptor>>,
     cache: OnceLock<Cache>,
 }
@@ -48,6 +50,7 @@ impl HttpProxy {
             upstreams: Arc::new(Upstreams::new(settings.cookie_secret)),
             filters: Filters::new(None, settings.https_port),
             tls: None,
+            traces: None,
             settings,
             router: ArcSwap::from_pointee(Router::new()),
             change: Mutex::new(()),
@@ -60,6 +63,13 @@ impl HttpProxy {
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
+        self
+    }
+
+    /// With traces: each request becomes a part of one, and endpoints are told which.
+    #[must_use]
+    pub fn with_traces(mut self, traces: Arc<Exporter>) -> Self {
+        self.traces = Some(traces);
         self
     }
 

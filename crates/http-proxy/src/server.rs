@@ -96,6 +96,8 @@ impl Server {
         listeners: Vec<Listener>,
         threads: usize,
     ) -> io::Result<Self> {
+        // Taken by value: these sockets serve here, and end with us.
+        let listeners = listeners.into_boxed_slice();
         let (stop, stopped) = watch::channel(false);
         let connections = Arc::new(AtomicUsize::new(0));
         let threads = threads.max(1);
@@ -166,6 +168,7 @@ impl Serving {
     async fn run(mut self, sockets: Vec<(StdListener, Option<Arc<dyn Handler>>)>) {
         if self.maintains {
             tokio::spawn(self.proxy.upstreams().clone().maintain());
+            tokio::spawn(self.proxy.clone().tend_cache());
         }
         let (alive, mut over) = mpsc::channel::<Infallible>(1);
         for (socket, handler) in sockets {

@@ -1,4 +1,5 @@
 //! HTTP/1.1 over real sockets: what goes through, how, and what each fault becomes.
+#![allow(clippy::expect_used, reason = "a test ends where its means fail")]
 
 mod support;
 
@@ -126,9 +127,9 @@ async fn connections_are_used_again_on_both_sides_and_pipelines_are_answered_in_
         }
         let after = backend.connections.load(std::sync::atomic::Ordering::Relaxed);
         assert_eq!(after - before, 1);
-        let many: String = (0..50)
-            .map(|number| format!("GET /head?{number} HTTP/1.1\r\nHost: a\r\n\r\n"))
-            .collect();
+        let many: String = (0..50).fold(String::new(), |all, number| {
+            all + &format!("GET /head?{number} HTTP/1.1\r\nHost: a\r\n\r\n")
+        });
         client.write_all(many.as_bytes()).await.expect("write");
         client.shutdown().await.expect("shutdown");
         let all = read_all(&mut client).await;
@@ -264,7 +265,7 @@ async fn an_upgrade_carries_bytes_both_ways_until_one_side_ends() {
     );
     let sent = vec![7; 1_000_000];
     let (mut read, mut write) = client.into_split();
-    let (_, got) = tokio::join!(
+    let ((), got) = tokio::join!(
         async {
             write.write_all(&sent).await.expect("write");
             write.shutdown().await.expect("shutdown");
@@ -303,7 +304,7 @@ async fn limits_have_their_own_statuses() {
     ];
     for (wanted, request) in cases {
         let answer = proxy.raw(&request).await;
-        assert_eq!(status(&answer), wanted, "{:.60}: {answer}", request);
+        assert_eq!(status(&answer), wanted, "{request:.60}: {answer}");
         assert!(answer.contains("Connection: close\r\n"), "{answer}");
     }
     let mut slow = proxy.connect().await;

@@ -1,9 +1,11 @@
 //! Requests that can be read in two ways: each gets 400, its connection is closed, and nothing of it
 //! or behind it reaches the backend.
+#![allow(clippy::expect_used, reason = "a test ends where its means fail")]
 
 mod support;
 
 use support::{Backend, Proxy, status};
+use tokio::io::AsyncWriteExt;
 
 const NEXT: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -128,7 +130,6 @@ async fn an_upgrade_that_the_backend_does_not_grant_stays_http() {
     let backend = Backend::start().await;
     let proxy = Proxy::before(&[&backend]);
     let mut client = proxy.connect().await;
-    use tokio::io::AsyncWriteExt;
     let ask = "GET /hello HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
     client.write_all(ask.as_bytes()).await.expect("write");
     let answer = support::read_response(&mut client).await;
@@ -151,7 +152,6 @@ async fn h2c_is_not_upgraded_to_and_its_fields_go_no_further() {
     let ask = "GET /head HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
                HTTP2-Settings: AAMAAABk\r\n\r\n";
     let mut client = proxy.connect().await;
-    use tokio::io::AsyncWriteExt;
     client.write_all(ask.as_bytes()).await.expect("write");
     let answer = support::read_response(&mut client).await.to_ascii_lowercase();
     assert!(answer.starts_with("http/1.1 200"), "{answer}");

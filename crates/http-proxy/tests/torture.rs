@@ -1,5 +1,6 @@
 //! Bad luck over real sockets: changes under load, endpoints that die, clients that are slow, silent
 //! or too many.
+#![allow(clippy::expect_used, reason = "a test ends where its means fail")]
 
 mod support;
 

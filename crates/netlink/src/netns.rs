@@ -226,16 +226,14 @@ pub fn isolate_thread(empty: &[&Path]) -> Result<(), NetnsError> {
 
 /// Whether a file is a namespace, and not just a name for one.
 fn is_namespace(file: &File) -> bool {
-    const FILE_SYSTEM_OF_NAMESPACES: i64 = 0x6e73_6673;
+    const FILE_SYSTEM_OF_NAMESPACES: u64 = 0x6e73_6673;
     // SAFETY: an all-zero statfs is a valid one; it and the descriptor live through the call.
     let (status, system) = unsafe {
         let mut system: libc::statfs = std::mem::zeroed();
         (libc::fstatfs(file.as_raw_fd(), &raw mut system), system)
     };
-    // Its width differs between the kinds of machine.
-    #[allow(clippy::unnecessary_cast, reason = "it is necessary where the field is narrower")]
-    let kind = system.f_type as i64;
-    status == 0 && kind == FILE_SYSTEM_OF_NAMESPACES
+    // Its type differs between C libraries.
+    status == 0 && u64::try_from(system.f_type).is_ok_and(|it| it == FILE_SYSTEM_OF_NAMESPACES)
 }
 
 fn path_of(name: &str) -> Result<PathBuf, NetnsError> {

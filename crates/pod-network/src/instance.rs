@@ -133,8 +133,9 @@ impl CleanInstanceRequest {
 /// println!("Instance default interface: {}", response.interface_name);
 /// println!("Network namespace: {}", response.namespace_name);
 /// ```
+#[expect(clippy::needless_pass_by_value, reason = "the interface that callers know")]
 pub fn setup_instance(request: SetupInstanceRequest) -> Result<SetupInstanceResponse> {
-    Host::default().setup_instance(request)
+    Host::default().setup_instance(&request)
 }
 
 /// Cleans an instance up: nothing of it is left.
@@ -159,13 +160,14 @@ pub fn setup_instance(request: SetupInstanceRequest) -> Result<SetupInstanceResp
 /// );
 /// clean_instance(request).unwrap();
 /// ```
+#[expect(clippy::needless_pass_by_value, reason = "the interface that callers know")]
 pub fn clean_instance(request: CleanInstanceRequest) -> Result<()> {
-    Host::default().clean_instance(request)
+    Host::default().clean_instance(&request)
 }
 
 impl Host {
     /// See [`setup_instance`].
-    pub fn setup_instance(&self, request: SetupInstanceRequest) -> Result<SetupInstanceResponse> {
+    pub fn setup_instance(&self, request: &SetupInstanceRequest) -> Result<SetupInstanceResponse> {
         let state = self.state()?;
         let lock = state.lock_shared()?;
         let network = state.network(&request.node_id)?.ok_or_else(|| Error::Unknown {
@@ -173,13 +175,13 @@ impl Host {
             name: request.node_id.clone(),
             hint: "call setup_node first, and setup_iptables after a reboot",
         })?;
-        check(&network, &request)?;
+        check(&network, request)?;
         let namespace_name = names::namespace(&request.instance_id);
         let response = SetupInstanceResponse {
             interface_name: INTERFACE.to_owned(),
             namespace_name: namespace_name.clone(),
         };
-        if is_there(&state, &request)? {
+        if is_there(&state, request)? {
             return Ok(response);
         }
         let wanted = Wanted {
@@ -199,7 +201,7 @@ impl Host {
     }
 
     /// See [`clean_instance`].
-    pub fn clean_instance(&self, request: CleanInstanceRequest) -> Result<()> {
+    pub fn clean_instance(&self, request: &CleanInstanceRequest) -> Result<()> {
         let state = self.state()?;
         let _lock = state.lock_shared()?;
         // An instance's ID says nothing of its node.
@@ -207,7 +209,7 @@ impl Host {
         for network in state.networks()? {
             let key = names::attachment_key(&network.name, &request.instance_id, INTERFACE);
             if let Some(record) = state.attachment(&key)? {
-                let record = record.unwrap_or_else(|| unfinished(&network, &request));
+                let record = record.unwrap_or_else(|| unfinished(&network, request));
                 if record.netns_name.is_some() {
                     errors.extend(attach::detach(&state, &key, Some(record)).err());
                 }

@@ -294,7 +294,7 @@ fn exhausted(state: &State, network: &str, set: &[Range]) -> Error {
     let more = within.count().saturating_sub(named.len());
     let mut holders = named.join(", ");
     if more > 0 {
-        holders += &format!(" and {more} more");
+        holders = format!("{holders} and {more} more");
     }
     Error::Exhausted {
         network: network.to_owned(),

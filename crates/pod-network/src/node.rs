@@ -234,8 +234,9 @@ pub fn setup_node(request: SetupNodeRequest) -> Result<SetupNodeResponse> {
 /// setup_iptables(request).unwrap();
 /// add_other_nodes(nodes_ips).unwrap();
 /// ```
+#[expect(clippy::needless_pass_by_value, reason = "the interface that callers know")]
 pub fn setup_iptables(request: SetupIptablesRequest) -> Result<()> {
-    Host::default().setup_iptables(request)
+    Host::default().setup_iptables(&request)
 }
 
 /// Tells this node of others, many at a time; see [`new_node_in_cluster`] and the example at [`setup_iptables`].
@@ -308,8 +309,9 @@ pub fn delete_node_in_cluster(node: NodeRequest) -> Result<()> {
 /// let request = CleanNodeRequest::new(node_id.to_string());
 /// clean_node(request).unwrap();
 /// ```
+#[expect(clippy::needless_pass_by_value, reason = "the interface that callers know")]
 pub fn clean_node(request: CleanNodeRequest) -> Result<()> {
-    Host::default().clean_node(request)
+    Host::default().clean_node(&request)
 }
 
 impl Host {
@@ -350,7 +352,7 @@ impl Host {
     }
 
     /// See [`setup_iptables`].
-    pub fn setup_iptables(&self, request: SetupIptablesRequest) -> Result<()> {
+    pub fn setup_iptables(&self, request: &SetupIptablesRequest) -> Result<()> {
         let state = self.state()?;
         let _lock = state.lock_exclusive()?;
         let record: NodeRecord = state.node_record()?;
@@ -411,7 +413,7 @@ impl Host {
     }
 
     /// See [`clean_node`].
-    pub fn clean_node(&self, request: CleanNodeRequest) -> Result<()> {
+    pub fn clean_node(&self, request: &CleanNodeRequest) -> Result<()> {
         let state = self.state()?;
         let _lock = state.lock_exclusive()?;
         let mut record: NodeRecord = state.node_record()?;

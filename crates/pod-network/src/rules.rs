@@ -361,7 +361,7 @@ fn networks_batch(family: Family, cluster: &Cluster<'_>) -> Batch {
         rule(LOCALNET, words.loopback_from_networks_dropped());
     }
     for chain in [PUBLISHED, PUBLISHED_HERE] {
-        rule(chain, words.not_for_this_machine_is_done());
+        rule(chain, Words::not_for_this_machine_is_done());
         if family == Family::Ip6 && chain == PUBLISHED_HERE {
             rule(chain, words.to_loopback_is_done());
         }
@@ -378,7 +378,7 @@ fn networks_batch(family: Family, cluster: &Cluster<'_>) -> Batch {
     for network in networks {
         masquerade_rules(network, words, &mut |rule_| rule(SOURCE, rule_));
     }
-    rule(ISOLATION, words.other_networks_dropped());
+    rule(ISOLATION, Words::other_networks_dropped());
     rule(REDIRECTS, words.redirects_dropped());
     put_networks(&mut batch, networks);
     batch
@@ -467,7 +467,7 @@ fn masquerade_rules(network: &Network, words: Words, rule: &mut impl FnMut(Vec<E
         let multicast = words.multicast();
         let within = [*subnet, multicast];
         for except in within.iter().chain(masquerade.except.iter().filter(is_ours)) {
-            rule(words.from_to(subnet, except, Verdict::Accept));
+            rule(words.between(subnet, except, Verdict::Accept));
         }
         rule(words.masqueraded(subnet));
     }

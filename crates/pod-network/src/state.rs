@@ -212,6 +212,7 @@ impl State {
     }
 
     /// An attachment by the key of its record; `Some(None)` if its making was cut short before it was whole.
+    #[expect(clippy::option_option, reason = "none, unfinished and whole are three")]
     pub(crate) fn attachment(&self, key: &str) -> Result<Option<Option<Attachment>>> {
         let path = self.attachment_path(key);
         match read_record(&path) {

@@ -70,12 +70,11 @@ fn killed_two_hundred_times_at_any_moment_everything_comes_right_and_nothing_is_
         match chance.below(3) {
             0 => {
                 // The same again; that it had been done before it was killed is all that may be in the way.
-                match add.make(&machine) {
-                    Err(error) => assert_eq!(error["code"], 104, "round {round}: {error}"),
-                    Ok(_) => {
-                        let _server = serve_at(&machine, Some("a"), "0.0.0.0", 80, Wire::Tcp);
-                        assert!(ask_at(&machine, None, "10.88.0.1", 8080, Wire::Tcp).is_ok());
-                    }
+                if let Err(error) = add.make(&machine) {
+                    assert_eq!(error["code"], 104, "round {round}: {error}");
+                } else {
+                    let _server = serve_at(&machine, Some("a"), "0.0.0.0", 80, Wire::Tcp);
+                    assert!(ask_at(&machine, None, "10.88.0.1", 8080, Wire::Tcp).is_ok());
                 }
                 delete.make(&machine).unwrap();
             }

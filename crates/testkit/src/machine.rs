@@ -15,6 +15,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::missing_panics_doc,
     reason = "a test that has no machine has failed; there is nobody else to tell"
 )]
 

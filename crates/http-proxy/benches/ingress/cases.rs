@@ -11,7 +11,7 @@ use crate::peers::{BACKEND_PORT, Kind, Rig, Running};
 use crate::usage::{cpu_ns, resident_mib, spread};
 
 /// One kind of load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Case {
     name: &'static str,
     what: &'static str,

@@ -257,5 +257,6 @@ fn cookie_value(key: &StickyKey, endpoint: &str) -> String {
     let inner = Sha256::new().chain_update(pad(0x36)).chain_update(key.backend.as_bytes());
     let inner = inner.chain_update([0]).chain_update(endpoint.as_bytes()).finalize();
     let outer = Sha256::new().chain_update(pad(0x5c)).chain_update(inner).finalize();
-    outer.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    let digits = outer.iter().take(16).flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.filter_map(|digit| char::from_digit(u32::from(digit), 16)).collect()
 }

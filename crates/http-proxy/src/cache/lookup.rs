@@ -91,7 +91,7 @@ impl Cache {
         let cached = *asked.method == Method::GET || *asked.method == Method::HEAD;
         let origin_only = asked.has_body || conditional::asks_the_origin(asked.headers);
         let key = match asked.key {
-            Some(Keyed { key, usable: true }) if cached && !origin_only => key.clone(),
+            Some(Keyed { key, usable: true }) if cached && !origin_only => key,
             _ => {
                 count(&self.shared.counters.bypasses);
                 let why = if cached { Forwarded::Bypass } else { Forwarded::Method };
@@ -99,21 +99,21 @@ impl Cache {
             }
         };
         let directives = RequestDirectives::of(asked.headers);
-        let found = self.shared.index.get(&key, asked.headers);
+        let found = self.shared.index.get(key, asked.headers);
         let authorized = asked.is_authorized();
         let usable = found.entry.as_ref().filter(|entry| !authorized || entry.shares_authorized());
         let Some(entry) = usable else {
             if directives.only_if_cached {
                 return Lookup::Hit(not_cached());
             }
-            return self.miss(asked, key, &found, &directives, now, waited);
+            return self.miss(asked, key.clone(), &found, &directives, now, waited);
         };
         entry.touch(now);
         match use_of(entry, &directives, now) {
             Use::Serve => Lookup::Hit(self.serve(asked, entry, now, waited)),
             Use::ServeAndRefresh => {
                 let reply = self.serve(asked, entry, now, waited);
-                let digest = self.digest(asked, &key, &found);
+                let digest = self.digest(asked, key, &found);
                 let Role::Lead(leader) = self.shared.flights.join(digest, now) else {
                     return Lookup::Stale(reply, None);
                 };
@@ -122,13 +122,13 @@ impl Cache {
                 plan.stored = Some(Arc::clone(entry));
                 plan.leader = Some(leader);
                 plan.background = true;
-                let fetch = Fetch::new(self.clone(), asked, key, plan, now);
+                let fetch = Fetch::new(self.clone(), asked, key.clone(), plan, now);
                 Lookup::Stale(reply, Some(Box::new(fetch)))
             }
             Use::Validate(_) if directives.only_if_cached => Lookup::Hit(not_cached()),
             Use::Validate(why) => {
                 let entry = Arc::clone(entry);
-                self.validate(asked, key, entry, &found, (&directives, why), now, waited)
+                self.validate(asked, key.clone(), entry, &found, (&directives, why), now, waited)
             }
         }
     }

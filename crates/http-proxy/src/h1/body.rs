@@ -82,12 +82,11 @@ impl Chunked {
                 self.left = self.left << 4 | digit;
                 State::Size
             }
-            (State::Size, b'\r') => State::SizeEnd,
+            (State::Size | State::Extension, b'\r') => State::SizeEnd,
             (State::Size, b';') => {
                 self.extension = 0;
                 State::Extension
             }
-            (State::Extension, b'\r') => State::SizeEnd,
             (State::Extension, byte) if byte == b'\t' || (byte >= b' ' && byte != 0x7f) => {
                 self.extension += 1;
                 self.extensions += 1;

@@ -180,7 +180,8 @@ fn request_fields(
                 continue;
             }
             Known::ContentLength => {
-                if length.replace(content_length(value)?).is_some() {
+                let before = length.replace(content_length(value)?);
+                if before.is_some() {
                     return Err(ErrorKind::BadRequest("more than one Content-Length"));
                 }
             }

@@ -80,6 +80,15 @@ enum Stage {
     Body,
 }
 
+/// What a try may take.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds<'a> {
+    pub(crate) timeouts: &'a Timeouts,
+    /// When the whole request must be over.
+    pub(crate) overall: Option<Instant>,
+    pub(crate) body_bytes_max: Option<u64>,
+}
+
 /// One try of one request.
 pub(crate) struct Relay<'a, S, U, R> {
     pub(crate) client: &'a mut Client<S>,
@@ -129,10 +138,9 @@ where
         exchange: &'a mut Exchange,
         respond: &'a mut R,
         framing: RequestFraming,
-        timeouts: &'a Timeouts,
-        overall: Option<Instant>,
-        body_bytes_max: Option<u64>,
+        bounds: Bounds<'a>,
     ) -> Self {
+        let Bounds { timeouts, overall, body_bytes_max } = bounds;
         exchange.to_client.clear();
         Self {
             client,
@@ -409,7 +417,7 @@ where
             self.take_interim()?;
             return Ok(None);
         }
-        let keep_alive = framing.keep_alive && !(self.request_sent && !self.request_read);
+        let keep_alive = framing.keep_alive && (!self.request_sent || self.request_read);
         self.response_framing = ResponseFraming { keep_alive, ..framing };
         if self.respond.refuses(&self.exchange.response) {
             // Only without a body the connection is known to be clean.

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::buffer::{Buffer, poll_write_from};
 use super::parse::{self, BodyLength, RequestFraming};
-use super::relay::{Client, End, Exchange, Relay, Respond};
+use super::relay::{Bounds, Client, End, Exchange, Relay, Respond};
 use super::streamed::{self, Pump};
 use super::timer::{Timer, after};
 use super::tunnel;
@@ -36,6 +36,8 @@ const SPARES_MAX: usize = 256;
 const SPARE_BYTES_MAX: usize = 64 << 10;
 
 thread_local! {
+    // Boxed, because they move between connections and the list.
+    #[allow(clippy::vec_box)]
     static SPARES: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -166,10 +168,8 @@ impl<S: Io> Connection<S> {
             let idle = bytes.is_empty();
             match self.fill(limits.head_bytes_max, idle).await {
                 Ok(Some(count)) if count > 0 => {}
-                Ok(Some(_)) => return Waited::Over,
-                Ok(None) if idle => return Waited::Over,
-                Ok(None) => return Waited::Refused(ErrorKind::RequestTimeout),
-                Err(_) => return Waited::Over,
+                Ok(None) if !idle => return Waited::Refused(ErrorKind::RequestTimeout),
+                Ok(_) | Err(_) => return Waited::Over,
             }
         }
     }
@@ -449,12 +449,11 @@ impl<S: Io> Connection<S> {
         };
         let policy = &forwarding.route.route.policy;
         let flight = Flight::begin(peer.clone(), clock::nanos(Instant::now()));
-        let connection = match upstream.reuse(&peer) {
-            Some(connection) => Ok(connection),
-            None => {
-                let within = policy.timeouts.connect;
-                Box::pin(upstream.connect_for(&peer, within, &exchange.request)).await
-            }
+        let connection = if let Some(connection) = upstream.reuse(&peer) {
+            Ok(connection)
+        } else {
+            let within = policy.timeouts.connect;
+            Box::pin(upstream.connect_for(&peer, within, &exchange.request)).await
         };
         let mut connection = match connection {
             Ok(connection) => connection,
@@ -486,9 +485,7 @@ impl<S: Io> Connection<S> {
             exchange,
             &mut respond,
             framing,
-            &policy.timeouts,
-            overall,
-            policy.body_bytes_max,
+            Bounds { timeouts: &policy.timeouts, overall, body_bytes_max: policy.body_bytes_max },
         );
         let end = relay.run().await;
         let repeatable = relay.can_repeat();

@@ -216,7 +216,7 @@ pub(crate) async fn send<S: AsyncRead + AsyncWrite + Unpin>(
                 }
                 Poll::Pending
             }
-            ready => ready,
+            Poll::Ready(outcome) => Poll::Ready(outcome),
         }
     })
     .await?;

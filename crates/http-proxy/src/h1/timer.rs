@@ -51,5 +51,5 @@ impl Timer {
 
 /// A moment that far away, or the far future.
 pub(crate) fn after(now: Instant, time: Duration) -> Instant {
-    now.checked_add(time).unwrap_or_else(|| now + Duration::from_secs(86_400))
+    now.checked_add(time).unwrap_or_else(|| now + Duration::from_hours(24))
 }

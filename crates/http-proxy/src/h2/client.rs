@@ -303,20 +303,16 @@ impl H2Exchange {
             let Some(send) = &mut self.send else { return Poll::Ready(Ok(())) };
             if !self.pending.is_empty() {
                 send.reserve_capacity(self.pending.len());
-                match ready!(send.poll_capacity(cx)) {
-                    Some(Ok(count)) => {
-                        let piece = self.pending.split_to(count.min(self.pending.len()));
-                        if send.send_data(piece, false).is_err() {
-                            self.send = None;
-                        }
-                        continue;
-                    }
-                    // The endpoint wants no more; its answer may still come.
-                    Some(Err(_)) | None => {
-                        self.send = None;
+                let room = ready!(send.poll_capacity(cx));
+                if let Some(Ok(count)) = room {
+                    let piece = self.pending.split_to(count.min(self.pending.len()));
+                    if send.send_data(piece, false).is_ok() {
                         continue;
                     }
                 }
+                // The endpoint wants no more; its answer may still come.
+                self.send = None;
+                continue;
             }
             let Some(body) = &mut self.body else {
                 let _ = send.send_data(Bytes::new(), true);
@@ -376,17 +372,13 @@ impl H2Exchange {
                 let calm = error.reason() == Some(Reason::NO_ERROR) && error.is_reset();
                 Poll::Ready(if calm { None } else { cut() })
             }
-            Poll::Ready(None) => match ready!(receive.poll_trailers(cx)) {
-                Ok(trailers) => {
-                    self.ended = true;
-                    let trailers = trailers.map(|map| trailers_of(&map).to_map());
-                    Poll::Ready(trailers.map(|map| Ok(Frame::trailers(map))))
-                }
-                Err(_) => {
-                    self.ended = true;
-                    Poll::Ready(cut())
-                }
-            },
+            Poll::Ready(None) => {
+                let trailers = ready!(receive.poll_trailers(cx));
+                self.ended = true;
+                let Ok(trailers) = trailers else { return Poll::Ready(cut()) };
+                let trailers = trailers.map(|map| trailers_of(&map).to_map());
+                Poll::Ready(trailers.map(|map| Ok(Frame::trailers(map))))
+            }
             Poll::Pending if self.timer.poll_expired(cx) => {
                 self.ended = true;
                 Poll::Ready(Some(Err(ErrorKind::UpstreamTimeout.into())))

@@ -43,6 +43,11 @@ pub fn request_head(
     head.set_target(target).map_err(|_| ErrorKind::BadRequest("bad path"))?;
     let mut cookies = Vec::new();
     for (name, value) in &parts.headers {
+        let bytes = value.as_bytes();
+        let padded = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+        if padded(bytes.first()) || padded(bytes.last()) {
+            return Err(ErrorKind::BadRequest("space around a field's value"));
+        }
         match *name {
             http::header::HOST => {}
             // HTTP/2 may cut cookies into crumbs; nobody else understands that.

@@ -1,5 +1,7 @@
 //! Errors of ours as gRPC clients understand them: status 200, and what went wrong in `grpc-status`.
 
+use std::fmt::Write as _;
+
 use http::StatusCode;
 
 use crate::head::{Known, RequestHead, ResponseHead};
@@ -51,7 +53,8 @@ fn escape(message: &str) -> String {
         if (b' '..=b'~').contains(&byte) && byte != b'%' {
             out.push(char::from(byte));
         } else {
-            out.push_str(&format!("%{byte:02X}"));
+            // Writing to a String cannot fail.
+            let _ = write!(out, "%{byte:02X}");
         }
     }
     out

@@ -16,6 +16,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 
 use super::convert::{self, trailers_of};
+use super::guard::Guard;
 use super::{grpc, upgrade};
 use crate::body::Body;
 use crate::error::{ErrorKind, ProxyError};
@@ -61,7 +62,7 @@ pub async fn serve<S: Io>(
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .max_local_error_reset_streams(Some(LOCAL_RESETS_MAX))
         .enable_connect_protocol()
-        .handshake::<S, Bytes>(io);
+        .handshake::<_, Bytes>(Guard::new(io));
     let Ok(Ok(connection)) = tokio::time::timeout(settings.timeouts.head, handshake).await else {
         return;
     };
@@ -243,6 +244,11 @@ async fn handle(
     let body = ClientBody { receive, data_over: false, over: false, left: length };
     let mut stream =
         Answering { respond: &mut respond, session: &session, sent: None, body_bytes: 0 };
+    if let Err(kind @ ErrorKind::BadRequest(_)) = read {
+        // Malformed, as RFC 9113 has it: an error of the stream.
+        stream.respond.send_reset(Reason::PROTOCOL_ERROR);
+        return observe_error(proxy, &head, kind, begun);
+    }
     if let Err(kind) = read {
         stream.reply(&head, Reply::error(kind, Some(&head))).await;
         return observe_error(proxy, &head, kind, begun);
@@ -408,8 +414,7 @@ impl Answering<'_> {
             self.sent = Some(send);
             let _ = self.send_data(reply.body, true, idle).await;
         }
-        // A body that nobody will read must not come.
-        self.respond.send_reset(Reason::NO_ERROR);
+        // What is left of the request's body is refused when its stream is dropped.
     }
 
     /// Passes a response on, frame by frame.
@@ -421,7 +426,12 @@ impl Answering<'_> {
         idle: Duration,
     ) -> Result<(), ErrorKind> {
         let end = http_body::Body::is_end_stream(&body);
-        let sent = self.respond.send_response(convert::response(response), end);
+        let mut converted = convert::response(response);
+        if grpc::is_grpc(request) {
+            // Its end is told by trailers: should it break off, they must be readable all the same.
+            converted.headers_mut().remove(http::header::CONTENT_LENGTH);
+        }
+        let sent = self.respond.send_response(converted, end);
         let send = sent.map_err(|_| ErrorKind::ClientGone)?;
         if end {
             return Ok(());
@@ -483,10 +493,10 @@ impl Answering<'_> {
         let send = self.sent.as_mut().ok_or(ErrorKind::Internal("no stream"))?;
         self.body_bytes += data.len() as u64;
         if data.is_empty() {
-            return match end {
-                true => send.send_data(data, true).map_err(|_| ErrorKind::ClientGone),
-                false => Ok(()),
-            };
+            if end {
+                send.send_data(data, true).map_err(|_| ErrorKind::ClientGone)?;
+            }
+            return Ok(());
         }
         let mut timer = Timer::new(after(Instant::now(), idle));
         while !data.is_empty() {

@@ -236,7 +236,7 @@ pub fn is_token(name: &[u8]) -> bool {
         byte.is_ascii_alphanumeric()
             || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
     };
-    !name.is_empty() && name.len() <= usize::from(u16::MAX) && name.iter().all(is_tchar)
+    !name.is_empty() && u16::try_from(name.len()).is_ok() && name.iter().all(is_tchar)
 }
 
 /// Whether a field may have that value.

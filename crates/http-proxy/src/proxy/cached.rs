@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Method;
@@ -18,6 +18,9 @@ use crate::error::{ProxyError, Side};
 use crate::head::{RequestHead, ResponseHead};
 use crate::reply::Reply;
 use crate::table::CachePolicy;
+
+/// How often the cache is cleaned.
+const CLEANING: Duration = Duration::from_mins(1);
 
 impl HttpProxy {
     /// Gets the response to a request from the cache, or by way of it. Whoever may not make the request
@@ -63,6 +66,20 @@ impl HttpProxy {
         let stale = attempts.fetch.take().and_then(|fetch| fetch.failed(Moment::now()));
         let stale = stale.filter(|_| error.side() != Side::Client);
         stale.map(|reply| forwarding.stored(request, reply)).ok_or(error)
+    }
+
+    /// Takes away what is of no use any more, now and then.
+    pub(crate) async fn tend_cache(self: Arc<Self>) {
+        let mut tick = tokio::time::interval(CLEANING);
+        loop {
+            tick.tick().await;
+            // Who never asked for a cache has none to clean.
+            let Some(cache) = self.cache.get().cloned() else { continue };
+            let cleaning = tokio::task::spawn_blocking(move || cache.clean_expired(Moment::now()));
+            if let Ok(count @ 1..) = cleaning.await {
+                tracing::debug!(count, "outdated responses are no longer kept");
+            }
+        }
     }
 
     /// Asks the backend while the client has its answer.

@@ -1,5 +1,6 @@
 //! What shall happen to a request.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use http::{Method, StatusCode};
@@ -59,6 +60,9 @@ impl HttpProxy {
     /// was announced.
     pub fn decide(&self, request: &mut RequestHead, length: Option<u64>) -> Decision {
         self.believe(request);
+        if let Some(traces) = &self.traces {
+            traces.begin(request);
+        }
         if request.path() == "*" {
             return Decision::Reply(options_of_server());
         }
@@ -259,16 +263,16 @@ impl Forwarding {
 fn set_cookie(sticky: &crate::table::Sticky, value: &str) -> String {
     let mut text = format!("{}={value}; Path={}; HttpOnly", sticky.cookie, sticky.path);
     if let Some(domain) = &sticky.domain {
-        text += &format!("; Domain={domain}");
+        let _ = write!(text, "; Domain={domain}");
     }
     if let Some(max_age) = sticky.max_age {
-        text += &format!("; Max-Age={}", max_age.as_secs());
+        let _ = write!(text, "; Max-Age={}", max_age.as_secs());
     }
     if sticky.secure {
         text += "; Secure";
     }
     if let Some(same_site) = &sticky.same_site {
-        text += &format!("; SameSite={same_site}");
+        let _ = write!(text, "; SameSite={same_site}");
     }
     text
 }

@@ -20,7 +20,7 @@ pub(super) struct Shards<K, V> {
 impl<K: Hash + Eq + Clone, V: Clone> Shards<K, V> {
     pub(super) fn new() -> Self {
         let hasher = RandomState::default();
-        let empty = Arc::new(HashMap::with_hasher(hasher.clone()));
+        let empty = Arc::new(HashMap::with_hasher(hasher));
         Self { pieces: vec![empty; SHARDS], hasher, count: 0 }
     }
 

@@ -24,8 +24,8 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(5),
-            response_header: Duration::from_secs(60),
-            idle: Duration::from_secs(60),
+            response_header: Duration::from_mins(1),
+            idle: Duration::from_mins(1),
             request: None,
         }
     }

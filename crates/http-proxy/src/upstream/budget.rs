@@ -42,12 +42,11 @@ impl RetryBudget {
 
     fn pay_for_time(&self, now_ns: u64) {
         let before = self.paid_at_ns.load(Relaxed);
-        let seconds = (now_ns.saturating_sub(before) / 1_000_000_000).min(60) as i64;
-        if seconds > 0
-            && self.paid_at_ns.compare_exchange(before, now_ns, Relaxed, Relaxed).is_ok()
-            && self.balance.load(Relaxed) < BALANCE_MAX
+        let seconds = (now_ns.saturating_sub(before) / 1_000_000_000).min(60).cast_signed();
+        if seconds > 0 && self.paid_at_ns.compare_exchange(before, now_ns, Relaxed, Relaxed).is_ok()
         {
-            self.balance.fetch_add(seconds * PER_SECOND, Relaxed);
+            let paid = |balance: i64| Some((balance + seconds * PER_SECOND).min(BALANCE_MAX));
+            let _ = self.balance.fetch_update(Relaxed, Relaxed, paid);
         }
     }
 }

@@ -343,7 +343,7 @@ impl Connection {
                     (name, _) => name.to_owned(),
                 };
                 // Whoever asked bounds the time of the whole.
-                let connected = tls.connect(stream, &name, Duration::from_secs(60)).await;
+                let connected = tls.connect(stream, &name, Duration::from_mins(1)).await;
                 let (stream, _) = connected.map_err(|error| failed(io::Error::other(error)))?;
                 UpstreamStream::Boxed(Box::new(stream))
             }

@@ -134,7 +134,7 @@ impl Exchange {
                         continue;
                     }
                     Err(frame) => {
-                        trailers = frame.into_trailers().ok().map(|map| Headers::from(&map))
+                        trailers = frame.into_trailers().ok().map(|map| Headers::from(&map));
                     }
                 },
                 Some(Err(error)) => return Poll::Ready(Err(error)),
@@ -284,10 +284,9 @@ impl ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ProxyError>>> {
         // The rest of the request goes on while the response flows; its faults end both.
-        if self.exchange.body.is_some() || !self.exchange.out.is_empty() {
-            if let Poll::Ready(Err(error)) = self.exchange.poll_send(cx) {
-                return Poll::Ready(Some(Err(error)));
-            }
+        let sends = self.exchange.body.is_some() || !self.exchange.out.is_empty();
+        if sends && let Poll::Ready(Err(error)) = self.exchange.poll_send(cx) {
+            return Poll::Ready(Some(Err(error)));
         }
         loop {
             while !self.exchange.buffer.is_empty() && !self.decoder.is_done() {

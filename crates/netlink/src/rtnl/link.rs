@@ -49,9 +49,9 @@ pub struct Mac(pub [u8; 6]);
 
 impl std::fmt::Display for Mac {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (index, byte) in self.0.iter().enumerate() {
-            let separator = if index == 0 { "" } else { ":" };
-            write!(f, "{separator}{byte:02x}")?;
+        for (at, byte) in self.0.iter().enumerate() {
+            let colon = if at == 0 { "" } else { ":" };
+            write!(f, "{colon}{byte:02x}")?;
         }
         Ok(())
     }

@@ -44,7 +44,7 @@ fn build() -> (PathBuf, PathBuf) {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/static");
     let built = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--release", "-p", "telaio-pod-network"])
-        .args(["--bin", "telaio-cni", "--example", "floor"])
+        .args(["--features", "floor", "--bin", "telaio-cni", "--bin", "pods-floor"])
         .env("RUSTFLAGS", "-C target-feature=+crt-static")
         .arg("--target-dir")
         .arg(&target)
@@ -53,7 +53,7 @@ fn build() -> (PathBuf, PathBuf) {
         .unwrap();
     assert!(built.success(), "the plugin does not build");
     let release = target.join("x86_64-unknown-linux-gnu/release");
-    (release.join("telaio-cni"), release.join("examples/floor"))
+    (release.join("telaio-cni"), release.join("pods-floor"))
 }
 
 /// A machine with namespaces m1, m2, …

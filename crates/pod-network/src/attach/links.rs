@@ -192,16 +192,15 @@ pub(super) fn forget_neighbours<'a>(
     let mut bridges: BTreeMap<&str, Option<LinkIndex>> = BTreeMap::new();
     let mut requests = Vec::new();
     for record in records.filter(|record| !record.is_routed) {
-        let bridge = match bridges.get(record.network.as_str()) {
-            Some(bridge) => *bridge,
-            None => {
-                let network = state.network(&record.network)?;
-                let network = network.filter(|network| network.mode == Mode::Routed);
-                let link = network.map(|network| kernel.link(&network.bridge)).transpose();
-                let bridge = link.map_err(doing())?.flatten().map(|link| link.index);
-                bridges.insert(&record.network, bridge);
-                bridge
-            }
+        let bridge = if let Some(bridge) = bridges.get(record.network.as_str()) {
+            *bridge
+        } else {
+            let network = state.network(&record.network)?;
+            let network = network.filter(|network| network.mode == Mode::Routed);
+            let link = network.map(|network| kernel.link(&network.bridge)).transpose();
+            let bridge = link.map_err(doing())?.flatten().map(|link| link.index);
+            bridges.insert(&record.network, bridge);
+            bridge
         };
         let Some(link) = bridge else { continue };
         requests.extend(record.addresses.iter().map(|inet| {

@@ -41,8 +41,8 @@ pub(super) struct Config {
     #[serde(deserialize_with = "nullable")]
     pub(super) ipam: Ipam,
     pub(super) dns: Option<Value>,
-    #[serde(deserialize_with = "nullable")]
-    pub(super) runtime_config: RuntimeConfig,
+    #[serde(rename = "runtimeConfig", deserialize_with = "nullable")]
+    pub(super) runtime: RuntimeConfig,
     #[serde(deserialize_with = "nullable")]
     pub(super) args: Args,
     pub(super) prev_result: Option<Value>,
@@ -187,7 +187,7 @@ impl Config {
         if ipam.single.subnet.is_some() {
             sets.push(vec![ipam.single.clone()]);
         }
-        let more = &self.runtime_config.ip_ranges;
+        let more = &self.runtime.ip_ranges;
         sets.extend(more.iter().chain(&ipam.ranges).cloned());
         if sets.is_empty() || sets.iter().any(Vec::is_empty) {
             return Err(Fault::configuration(

@@ -71,13 +71,13 @@ impl Request {
         let args = arguments(&env("CNI_ARGS").unwrap_or_default())?;
         let argument =
             |name: &str| args.iter().find(|(key, _)| key == name).map(|(_, value)| value);
-        let asked = config.runtime_config.ips.iter().chain(&config.args.cni.ips);
+        let asked = config.runtime.ips.iter().chain(&config.args.cni.ips);
         let asked = asked.chain(argument("IP"));
         let ips = asked
             .flat_map(|text| text.split(','))
             .map(|text| address("ips", text.split('/').next().unwrap_or_default().trim()))
             .collect::<Result<Vec<_>, _>>()?;
-        let runtime = &config.runtime_config;
+        let runtime = &config.runtime;
         let mac = runtime.mac.as_ref().or(config.args.cni.mac.as_ref()).or(argument("MAC"));
         let mac = mac.filter(|mac| !mac.is_empty()).map(|mac| mac.parse());
         let mac = mac.transpose().map_err(|why| Fault::configuration(format!("mac: {why}")))?;
@@ -87,7 +87,7 @@ impl Request {
         let pod = argument("K8S_POD_NAMESPACE").zip(argument("K8S_POD_NAME"));
         let pod = pod
             .map(|(namespace, name)| PodName { namespace: namespace.clone(), name: name.clone() });
-        Ok(Self { target, netns, ips, mac, ports, bandwidth, pod, config })
+        Ok(Self { target, netns, config, ips, mac, ports, bandwidth, pod })
     }
 }
 

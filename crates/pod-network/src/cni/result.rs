@@ -62,7 +62,7 @@ pub(super) fn with_length(inet: &cidr::IpInet) -> String {
 }
 
 fn dns(config: &Config) -> Value {
-    let dns = config.runtime_config.dns.clone().or_else(|| config.dns.clone());
+    let dns = config.runtime.dns.clone().or_else(|| config.dns.clone());
     dns.unwrap_or_else(|| json!({}))
 }
 

@@ -88,7 +88,7 @@ impl Words {
         steps
     }
 
-    pub(super) fn not_for_this_machine_is_done(self) -> Vec<Expression> {
+    pub(super) fn not_for_this_machine_is_done() -> Vec<Expression> {
         vec![
             Expression::FibType { to: Reg(0), address: FibAddress::Destination },
             Expression::Compare {
@@ -150,7 +150,7 @@ impl Words {
         steps
     }
 
-    pub(super) fn from_to(self, from: &IpCidr, to: &IpCidr, verdict: Verdict) -> Vec<Expression> {
+    pub(super) fn between(self, from: &IpCidr, to: &IpCidr, verdict: Verdict) -> Vec<Expression> {
         let mut steps = self.within(self.source(0), from);
         steps.extend(self.within(self.destination(0), to));
         steps.push(Expression::Verdict(verdict));
@@ -181,7 +181,7 @@ impl Words {
     }
 
     /// Connections whose destination was changed are meant: somebody published a port or a service.
-    pub(super) fn other_networks_dropped(self) -> Vec<Expression> {
+    pub(super) fn other_networks_dropped() -> Vec<Expression> {
         vec![
             group(0, MetaKey::InputGroup),
             in_set(NETWORKS, false),

@@ -4,6 +4,8 @@
     unreachable_pub,
     missing_docs,
     missing_debug_implementations,
+    clippy::needless_pass_by_value,
+    clippy::panic,
     reason = "tests; not every one uses all of it"
 )]
 
