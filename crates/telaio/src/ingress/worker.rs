@@ -146,11 +146,7 @@ async fn serve(
     });
     let proxy = Arc::new(proxy.with_tls(Arc::clone(&acceptor)));
     let (first, loaded) = oneshot::channel();
-    let sink = Sink {
-        proxy: Arc::clone(&proxy),
-        reports: reports.clone(),
-        first: Some(first),
-    };
+    let sink = Sink { proxy: Arc::clone(&proxy), reports: reports.clone(), first: Some(first) };
     let gateway = GatewaySettings {
         class: ClassSettings {
             name: settings.class.as_str().into(),
