@@ -1,5 +1,7 @@
 //! HTTP/2 over real sockets: clients by the h2 crate and by curl, endpoints of both kinds.
 
+#![allow(clippy::expect_used, clippy::struct_field_names)]
+
 mod support;
 
 use std::net::SocketAddr;
