@@ -69,7 +69,10 @@ fn answer_all(stream: TcpStream) -> Option<()> {
             chunked |= line == "transfer-encoding: chunked";
         }
         std::io::copy(&mut input.by_ref().take(length), &mut std::io::sink()).ok()?;
-        while chunked {
+        loop {
+            if !chunked {
+                break;
+            }
             let mut line = String::new();
             input.read_line(&mut line).ok()?;
             let size = u64::from_str_radix(line.trim_end(), 16).ok()?;

@@ -1,5 +1,7 @@
 //! HTTP/2 over real sockets: clients by the h2 crate and by curl, endpoints of both kinds.
 
+#![allow(clippy::expect_used, clippy::struct_field_names, reason = "in a test it is the assertion")]
+
 mod support;
 
 use std::net::SocketAddr;
@@ -285,13 +287,11 @@ async fn a_client_that_asks_and_takes_back_is_sent_away_and_nobody_else() {
     let mut send = connect(proxy.plain).await;
     let mut sent_away = false;
     for _ in 0..5_000 {
-        match send.clone().ready().await {
-            Ok(ready) => send = ready,
-            Err(_) => {
-                sent_away = true;
-                break;
-            }
-        }
+        let Ok(ready) = send.clone().ready().await else {
+            sent_away = true;
+            break;
+        };
+        send = ready;
         let Ok((response, mut body)) = send.send_request(request(Method::GET, "/slow?2000"), false)
         else {
             sent_away = true;

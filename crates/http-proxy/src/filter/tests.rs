@@ -39,7 +39,7 @@ fn everything() -> Policy {
         sources: SourceRanges { allow: vec!["10.0.0.0/8".parse().unwrap()], deny: Vec::new() },
         rates: vec![RateLimit {
             requests: 1,
-            per: Duration::from_secs(3600),
+            per: Duration::from_hours(1),
             burst: 0,
             except: Vec::new(),
         }],

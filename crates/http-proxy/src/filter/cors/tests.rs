@@ -11,7 +11,7 @@ fn filter(origins: &[&str], credentials: bool) -> CorsFilter {
         headers: list(&["X-Team"]),
         expose_headers: list(&["X-Total"]),
         credentials,
-        max_age: Duration::from_secs(600),
+        max_age: Duration::from_mins(10),
     })
 }
 

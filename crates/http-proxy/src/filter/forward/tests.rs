@@ -89,7 +89,7 @@ async fn a_grant_is_remembered_and_a_refusal_is_not() {
     let (address, connections) =
         server("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n", 1).await;
     let mut settings = settings(&format!("http://{address}/check"));
-    settings.cache = Duration::from_secs(60);
+    settings.cache = Duration::from_mins(1);
     for _ in 0..3 {
         ask(&settings, &answers).await.unwrap();
     }

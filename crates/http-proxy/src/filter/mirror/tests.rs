@@ -44,7 +44,7 @@ async fn a_copy_has_the_head_and_the_body() {
 async fn what_is_too_much_is_not_mirrored_and_counted() {
     let mirrors = mirrors();
     let mut long = filter("http://127.0.0.1:1").begin(&request());
-    long.push(&[0; BODY_BYTES_MAX]);
+    long.push(&vec![0; BODY_BYTES_MAX]);
     long.push(&[0]);
     assert!(long.body.is_empty());
     long.send(&mirrors);
