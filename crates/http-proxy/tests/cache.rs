@@ -371,7 +371,7 @@ async fn source_ranges_hold_before_the_cache() {
 #[tokio::test]
 async fn limits_hold_before_the_cache() {
     let origin = Origin::start(|_, _| response("Cache-Control: max-age=60", "hello")).await;
-    let rate = RateLimit { requests: 1, per: Duration::from_secs(3600), burst: 2, except: vec![] };
+    let rate = RateLimit { requests: 1, per: Duration::from_hours(1), burst: 2, except: vec![] };
     let proxy = Proxy::before(&origin, Policy { rates: vec![rate], ..cached() });
     let mut statuses = Vec::new();
     for _ in 0..10 {
