@@ -87,7 +87,7 @@ impl Request {
         let pod = argument("K8S_POD_NAMESPACE").zip(argument("K8S_POD_NAME"));
         let pod = pod
             .map(|(namespace, name)| PodName { namespace: namespace.clone(), name: name.clone() });
-        Ok(Self { target, netns, ips, mac, ports, bandwidth, pod, config })
+        Ok(Self { target, netns, config, ips, mac, ports, bandwidth, pod })
     }
 }
 
