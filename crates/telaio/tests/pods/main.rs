@@ -3,7 +3,13 @@
 //!
 //! They need root and fail without it; nothing is skipped.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "what fails here fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    reason = "what fails here fails the test"
+)]
 
 #[path = "../../../pod-network/tests/support/mod.rs"]
 mod net;

@@ -50,7 +50,7 @@ fn a_bridge_and_links_that_others_remove_come_back_and_an_instance_that_is_gone_
 
     a.machine.sh("ip link del telaio.1; ip link del tlb-node-a");
     eventually("the bridge", || reached().is_ok(), || a.machine.sh("ip link; ip route"));
-    eventually("the vxlan link", || a.machine.try_sh("ip link show telaio.1"), || String::new());
+    eventually("the vxlan link", || a.machine.try_sh("ip link show telaio.1"), String::new);
     // The namespace of an instance goes without a word.
     a.machine.sh("ip netns del telaio-i-one");
     stage.a.wait("one instance", |status| status["pods"]["instance_count"] == 1);

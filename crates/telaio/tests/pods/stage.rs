@@ -12,7 +12,7 @@ use crate::net::{Node, lan};
 
 const TELAIO: &str = env!("CARGO_BIN_EXE_telaio");
 /// How long anything may take before a test calls it missing. Long, for machines under load.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// How often it is looked.
 const PAUSE: Duration = Duration::from_millis(100);
 
