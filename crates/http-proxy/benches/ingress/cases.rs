@@ -266,7 +266,7 @@ fn routes(plan: &Plan, rig: &Rig, proxies: Vec<(Kind, Running)>) -> Result<()> {
             memory[place] = resident_mib(running.pid())?;
         }
     }
-    let [few, many] = figures.map(|figures| spread(figures));
+    let [few, many] = figures.map(spread);
     println!("| routes | CPU µs per request | resident MiB |\n|---|---|---|");
     println!("| 10 | {:.1} ({:.1}–{:.1}) | {:.1} |", few.0, few.1, few.2, memory[0]);
     println!("| 10,000 | {:.1} ({:.1}–{:.1}) | {:.1} |", many.0, many.1, many.2, memory[1]);

@@ -45,7 +45,7 @@ impl Backend {
             async move {
                 while let Ok((stream, _)) = listener.accept().await {
                     connections.fetch_add(1, Ordering::Relaxed);
-                    let task = tokio::spawn(serve(stream, requests.clone()));
+                    let task = tokio::spawn(Box::pin(serve(stream, requests.clone())));
                     running.lock().push(task.abort_handle());
                 }
             }
