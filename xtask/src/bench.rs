@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::exec;
+use crate::{exec, install};
 
 /// The benchmarks: name, package and what the section is about.
 const BENCHMARKS: &[(&str, &str, &str)] = &[
@@ -18,6 +18,11 @@ const BENCHMARKS: &[(&str, &str, &str)] = &[
         "The brain: loading a cluster, and one change's way to many watchers",
     ),
     ("hcn", "telaio-service-proxy", "Windows: compile and diff, and calls to an HNS in memory"),
+    (
+        "ingress",
+        "telaio-http-proxy",
+        "Ingress: what a request costs, beside nginx, HAProxy, Envoy and Traefik",
+    ),
     (
         "ipvs",
         "telaio-service-proxy",
@@ -50,7 +55,11 @@ pub(crate) fn run(mut args: impl Iterator<Item = String>) -> Result<bool> {
         bail!("there is no benchmark {wanted:?}; there is: {}", names())
     };
     let args: Vec<String> = args.collect();
-    let step = exec::cargo(["bench", "--quiet", "-p", package, "--bench", name, "--"]).args(&args);
+    let mut step =
+        exec::cargo(["bench", "--quiet", "-p", package, "--bench", name, "--"]).args(&args);
+    if *name == "ingress" {
+        step = step.env("TELAIO_BENCH_PEERS", &install::proxies()?.to_string_lossy());
+    }
     let (passed, tables) = step.run_and_keep_output()?;
     print!("{tables}");
     if passed && args.is_empty() {

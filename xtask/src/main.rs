@@ -3,6 +3,7 @@
 //! ```text
 //! cargo xtask test [--long] [--only SUITE]...    everything that is checked, in order
 //! cargo xtask bench brain [ARGS...]              the brain's benchmark, into docs/benchmarks.md
+//! cargo xtask dist                               the zip for Windows, in target/dist
 //! ```
 //!
 //! What always holds: a suite that fails does not keep the others from running, every suite's time is
@@ -10,6 +11,8 @@
 //! is installed first, by name and in a pinned version.
 
 mod bench;
+mod cache;
+mod dist;
 mod exec;
 mod install;
 mod suites;
@@ -26,6 +29,7 @@ Commands:
   test [--long] [--only SUITE]...   install what is missing, then run the suites
   bench brain [ARGS...]             run the brain's benchmark and write docs/benchmarks.md
                                     (with arguments, as --sizes 1k,10k: only print)
+  dist                              build the release for Windows and pack it: target/dist/*.zip
 
 Suites: ";
 
@@ -46,6 +50,7 @@ fn run(args: Vec<String>) -> Result<bool> {
     match args.next().as_deref() {
         Some("test") => suites::test(&suites::Selection::parse(args)?),
         Some("bench") => bench::run(args),
+        Some("dist") => dist::run(args),
         Some("help" | "--help" | "-h") | None => {
             println!("{USAGE}{}", suites::names().join(", "));
             Ok(true)

@@ -18,6 +18,7 @@ pub fn set_of(kind: Kind) -> Option<localv1::Set> {
         Kind::ServiceCidr => localv1::Set::ServiceCidrs,
         Kind::Node => localv1::Set::Nodes,
         Kind::Override => localv1::Set::Overrides,
+        Kind::AuthSecret => localv1::Set::AuthSecrets,
         _ => return None,
     })
 }

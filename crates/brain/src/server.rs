@@ -162,6 +162,11 @@ fn wanted_kinds(wanted: impl Iterator<Item = Set>) -> BTreeSet<Kind> {
     wanted.filter_map(sets::kind_of).collect()
 }
 
+/// Whether any of them is for the eyes of an ingress only.
+fn has_secrets(kinds: &BTreeSet<Kind>) -> bool {
+    [Kind::TlsSecret, Kind::AuthSecret].iter().any(|kind| kinds.contains(kind))
+}
+
 fn wants(request: &localv1::WatchReq) -> Wants {
     Wants {
         serving_endpoints: request.sets().any(|set| set == Set::ServingEndpoints),
@@ -226,7 +231,7 @@ impl ApiServer {
             return Err(Status::invalid_argument("WatchReq.NodeName is empty; name the node"));
         }
         let wants = wants(&first);
-        let secrets = wants.kinds.contains(&Kind::TlsSecret);
+        let secrets = has_secrets(&wants.kinds);
         self.authorizer.check_local(peer.as_ref(), node, secrets)?;
         tracing::debug!(node, "a node watches");
         let mut watch = LocalWatch::new(&self.store, node, wants);
@@ -255,7 +260,7 @@ impl ApiServer {
     ) -> Result<(), Status> {
         let Some(first) = first_request(&mut inbound).await? else { return Ok(()) };
         let kinds = wanted_kinds(first.sets());
-        self.authorizer.check_global(peer.as_ref(), kinds.contains(&Kind::TlsSecret))?;
+        self.authorizer.check_global(peer.as_ref(), has_secrets(&kinds))?;
         let mut watch = GlobalWatch::new(&self.store, kinds);
         loop {
             let diff = watch.next().await.map_err(ended)?;

@@ -11,6 +11,7 @@
     reason = "calls into the system's libraries; each block says why it is sound"
 )]
 
+mod interfaces;
 mod library;
 mod text;
 mod watch;
@@ -32,6 +33,7 @@ use crate::{
     Reason, Watch, record_text, schema,
 };
 
+pub use self::interfaces::{Interface, interfaces};
 pub use self::text::ANSWER_CHARS_MAX;
 
 /// The host compute network of this machine.

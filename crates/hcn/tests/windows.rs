@@ -524,3 +524,11 @@ fn a_windows_without_the_library_is_named_as_such() {
     assert!(error.to_string().contains("nothing.dll"), "{error}");
     assert!(error.to_string().contains("Containers feature"), "{error}");
 }
+
+#[test]
+fn the_machines_own_addresses_are_known_by_interface() {
+    let interfaces = telaio_hcn::windows::interfaces().unwrap();
+    let loopback =
+        interfaces.iter().find(|it| it.addresses.contains(&"127.0.0.1".parse().unwrap()));
+    assert_eq!(loopback.unwrap_or_else(|| panic!("{interfaces:?}")).mac, None);
+}

@@ -95,6 +95,9 @@ pub struct Ingress {
     /// The addresses in `status.loadBalancer`, to see whether they need to be written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub status_ips: Vec<IpAddr>,
+    /// The host names there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub status_hostnames: Vec<Arc<str>>,
 }
 
 /// An IngressClass.

@@ -56,4 +56,4 @@ pub use service::{
     ClientIpAffinity, IpMode, LoadBalancerIngress, Protocol, Service, ServicePort, ServiceType,
     TargetPort, TrafficDistribution, TrafficPolicy,
 };
-pub use small::{ConfigMap, Namespace, ServiceCidr, TlsSecret};
+pub use small::{AuthSecret, ConfigMap, Namespace, ServiceCidr, TlsSecret};

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::meta::ObjectKey;
 use crate::{
-    ConfigMap, EndpointSlice, Ingress, IngressClass, Namespace, NetworkPolicy, Node, Override, Pod,
-    Service, ServiceCidr, TlsSecret,
+    AuthSecret, ConfigMap, EndpointSlice, Ingress, IngressClass, Namespace, NetworkPolicy, Node,
+    Override, Pod, Service, ServiceCidr, TlsSecret,
 };
 
 macro_rules! kinds {
@@ -81,6 +81,8 @@ kinds! {
     ServiceCidr(ServiceCidr), |v| &v.meta.key, "servicecidrs";
     /// What a person has decided against what the cluster says.
     Override(Override), |v| &v.meta.key, "overrides";
+    /// Who may come in, by password or certificate.
+    AuthSecret(AuthSecret), |v| &v.meta.key, "secrets";
 }
 
 impl fmt::Display for Kind {

@@ -26,7 +26,7 @@ pub struct ConfigMap {
     pub data: BTreeMap<Arc<str>, Arc<str>>,
 }
 
-/// A secret of type `kubernetes.io/tls`. No other secret is ever kept.
+/// A secret of type `kubernetes.io/tls`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsSecret {
     /// Name, labels, annotations.
@@ -35,6 +35,9 @@ pub struct TlsSecret {
     pub certificate: Arc<[u8]>,
     /// `tls.key`, a PEM key.
     pub private_key: Arc<[u8]>,
+    /// `ca.crt`, the PEM certificates that clients' must come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority: Option<Arc<[u8]>>,
 }
 
 /// The key must not reach a log.
@@ -44,6 +47,31 @@ impl fmt::Debug for TlsSecret {
             .field("key", &self.meta.key)
             .field("certificate_bytes", &self.certificate.len())
             .field("private_key", &"(hidden)")
+            .finish_non_exhaustive()
+    }
+}
+
+/// What says who may come in, of a secret of type `Opaque`: its entries `auth` and `ca.crt`. None of
+/// its other entries is ever kept, nor any secret that has neither, nor one of another type.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthSecret {
+    /// Name, labels, annotations.
+    pub meta: Meta,
+    /// `auth`, users with hashed passwords as htpasswd writes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub users: Option<Arc<[u8]>>,
+    /// `ca.crt`, the PEM certificates that clients' must come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority: Option<Arc<[u8]>>,
+}
+
+/// Not even hashes of passwords belong into a log.
+impl fmt::Debug for AuthSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthSecret")
+            .field("key", &self.meta.key)
+            .field("users", &self.users.is_some())
+            .field("authority", &self.authority.is_some())
             .finish_non_exhaustive()
     }
 }

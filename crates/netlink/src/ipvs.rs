@@ -29,6 +29,7 @@
 //! ```
 
 mod command;
+pub mod connections;
 mod message;
 mod proc;
 mod server;

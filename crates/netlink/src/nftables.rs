@@ -20,6 +20,7 @@ mod decode;
 mod expression;
 mod numbers;
 mod read;
+mod rules_watch;
 mod transport;
 mod watch;
 
@@ -30,5 +31,6 @@ pub use expression::{
 };
 pub use numbers::{DataType, Family};
 pub use read::{ReadChain, ReadElement, ReadRule, ReadSet};
+pub use rules_watch::{ChainOfTable, RuleNotices, RulesWatcher};
 pub use transport::Nftables;
 pub use watch::{Notice, Touched, Watcher};

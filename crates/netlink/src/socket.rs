@@ -6,6 +6,7 @@
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::error::NetlinkError;
@@ -36,6 +37,15 @@ pub const NLM_F_EXCL: u16 = 0x200;
 pub const NLM_F_APPEND: u16 = 0x800;
 /// List everything.
 pub const NLM_F_DUMP: u16 = 0x300;
+
+/// How often this process has sent something by netlink.
+static SENT: AtomicU64 = AtomicU64::new(0);
+
+/// How often this process has sent something by netlink, of whatever family, also to read: for who claims
+/// that something costs no call.
+pub fn calls() -> u64 {
+    SENT.load(Ordering::Relaxed)
+}
 
 /// The families of netlink that we speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,6 +233,7 @@ impl Socket {
 
     /// Sends messages, all in one datagram.
     pub fn send(&self, bytes: &[u8], doing: &'static str) -> Result<(), NetlinkError> {
+        SENT.fetch_add(1, Ordering::Relaxed);
         loop {
             // SAFETY: the bytes live through the call and their length is given.
             #[allow(unsafe_code, reason = "no safe wrapper at hand")]

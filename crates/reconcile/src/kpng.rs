@@ -6,7 +6,7 @@
 //!
 //! Before either stands a [`FilterReset`], so that a new connection, which sends everything again,
 //! costs the backend only what differs. [`pipe`] puts several callbacks behind one view, and an
-//! [`Inbox`] stands between a callback and a sync loop. A
+//! [`Inbox`] stands between a callback and a sync loop, both held by a [`Syncing`]. A
 //! [`Backend`] ties sink, flags and set-up together under a name in a [`Registry`].
 //! [`serviceevents`] tells a backend about single addresses and ports.
 
@@ -19,6 +19,7 @@ pub mod inbox;
 pub mod pipe;
 pub mod serviceevents;
 pub mod sink;
+pub mod syncing;
 
 #[cfg(test)]
 mod testing;
@@ -31,3 +32,4 @@ pub use full_state::{Changed, FullState, FullStateCallback, State};
 pub use inbox::{Inbox, News};
 pub use pipe::{Pipe, Strategy};
 pub use sink::{Sink, SinkError};
+pub use syncing::Syncing;

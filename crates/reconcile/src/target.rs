@@ -59,6 +59,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::diffstore::{Delta, DiffStore};
 use crate::patch::Operation;
@@ -73,6 +74,9 @@ pub use error::ApplyError;
 pub use parts::{CompiledPart, PartReconciler, PartialTarget, compile_by_parts};
 use reconciler::Claim;
 pub use reconciler::Reconciler;
+
+/// How many wrong things of a kind are named in the log.
+const DRIFT_NAMED_MAX: usize = 5;
 
 /// Something that is programmed: a packet filter, a set of virtual servers, the links of a node.
 pub trait Target {
@@ -319,6 +323,25 @@ impl<K> DriftReport<K> {
             updated: self.altered.len(),
             deleted: self.unexpected.len(),
             drift_repairs: self.count(),
+        }
+    }
+}
+
+impl<K: fmt::Display> DriftReport<K> {
+    /// Tells the operator what was wrong and is mended, the first few of each kind by name.
+    pub fn warn(&self) {
+        for (what, keys) in [
+            ("was missing", &self.missing),
+            ("had been changed", &self.altered),
+            ("is not ours", &self.unexpected),
+        ] {
+            if keys.is_empty() {
+                continue;
+            }
+            let named: Vec<String> =
+                keys.iter().take(DRIFT_NAMED_MAX).map(ToString::to_string).collect();
+            let more = keys.len().saturating_sub(DRIFT_NAMED_MAX);
+            tracing::warn!(count = keys.len(), more, "repaired: {what}: {}", named.join(", "));
         }
     }
 }

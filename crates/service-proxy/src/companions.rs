@@ -4,6 +4,9 @@
 //! [`Follower`], and after each sync each companion learns what changed. Nothing here waits: a port
 //! is opened in passing, flows are cleaned on a thread of their own.
 //!
+//! Health check ports are the same everywhere. What only one kernel needs, or can do, is in `machine`:
+//! node ports on loopback and the cleaning of flows on Linux.
+//!
 //! ```no_run
 //! use std::sync::Arc;
 //! use telaio_service_proxy::companions::{Companions, CompanionsOptions};
@@ -24,21 +27,23 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use telaio_model::{IpFamily, ObjectKey, Protocol, ServiceEndpoints};
-use telaio_netlink::addresses::own_addresses;
+use telaio_model::{IpFamily, ObjectKey, ServiceEndpoints};
+use telaio_reconcile::sync_loop::Histogram;
 use telaio_reconcile::{SyncHandle, SyncKind};
 
 use crate::config::{DetectLocal, NodeFacts, NodePortMatch, ProxyConfig};
 use crate::health_check::{HealthCheckServers, Healthy, unspecified};
-use crate::localhost::{LocalhostFigures, LocalhostProxy};
 use crate::options::{Follower, LocalhostPorts, Programmed};
 use crate::plan::{Answer, plan};
-use crate::stale_flows::{StaleFlowFigures, StaleFlows};
 
-#[cfg(test)]
+#[cfg_attr(not(target_os = "linux"), path = "companions/machine_elsewhere.rs")]
+mod machine;
+#[cfg(all(test, target_os = "linux"))]
 pub(crate) mod place;
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests;
+
+use machine::Machine;
 
 /// What companions are made with.
 #[derive(Clone)]
@@ -71,10 +76,30 @@ pub struct NoLocalEndpoints {
     pub external: u64,
 }
 
+/// The figures of the cleaning of UDP flows.
+#[derive(Debug, Clone, Default)]
+pub struct StaleFlowFigures {
+    /// How long reading the table and deleting took, each time.
+    pub durations: Histogram,
+    /// How many flows were deleted, by family.
+    pub deleted_total: BTreeMap<IpFamily, u64>,
+    /// How often it failed.
+    pub failures_total: u64,
+}
+
+/// The figures of the proxy for node ports on loopback.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LocalhostFigures {
+    /// Connections that were carried on.
+    pub carried_total: u64,
+    /// Connections that were not: no node port, or nobody answered there.
+    pub refused_total: u64,
+}
+
 /// The figures of all companions at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct CompanionFigures {
-    /// Of the cleaning of UDP flows.
+    /// Of the cleaning of UDP flows; zero where the machine needs none.
     pub stale_flows: StaleFlowFigures,
     /// Of node ports on loopback; zero where no proxy runs.
     pub localhost: LocalhostFigures,
@@ -89,8 +114,7 @@ pub struct CompanionFigures {
 pub struct Companions {
     config: Arc<ProxyConfig>,
     health_checks: HealthCheckServers,
-    localhost: Option<LocalhostProxy>,
-    stale_flows: StaleFlows,
+    machine: Machine,
     state: Mutex<State>,
     handle: Mutex<Option<SyncHandle>>,
 }
@@ -98,8 +122,6 @@ pub struct Companions {
 #[derive(Debug, Default)]
 struct State {
     node: Option<NodeFacts>,
-    /// The TCP node ports of the services that have some.
-    node_ports: BTreeMap<ObjectKey, Vec<(IpFamily, u16)>>,
     /// The services that have ports without local endpoints.
     no_local_endpoints: BTreeMap<ObjectKey, Lacking>,
 }
@@ -110,15 +132,9 @@ impl Companions {
     /// Starts all of them, with nothing to do, in the network namespace of the caller.
     pub fn start(options: CompanionsOptions) -> io::Result<Self> {
         let CompanionsOptions { config, healthy, localhost_proxy } = options;
-        let localhost = if localhost_proxy && config.localhost_node_ports {
-            Some(LocalhostProxy::start(&config.families, config.masquerade_mark())?)
-        } else {
-            None
-        };
         Ok(Self {
             health_checks: HealthCheckServers::start(healthy)?,
-            localhost,
-            stale_flows: StaleFlows::start(&config.families)?,
+            machine: Machine::start(&config, localhost_proxy)?,
             state: Mutex::default(),
             handle: Mutex::default(),
             config,
@@ -127,8 +143,7 @@ impl Companions {
 
     /// Where the backend redirects connections to node ports on loopback, if they are served so.
     pub fn localhost_ports(&self) -> LocalhostPorts {
-        let port = |family| self.localhost.as_ref()?.port(family);
-        LocalhostPorts { v4: port(IpFamily::V4), v6: port(IpFamily::V6), routed: false }
+        self.machine.localhost_ports()
     }
 
     /// The figures at this moment.
@@ -145,8 +160,8 @@ impl Companions {
             total.external += lacking.external;
         }
         CompanionFigures {
-            stale_flows: self.stale_flows.figures(),
-            localhost: self.localhost.as_ref().map(LocalhostProxy::figures).unwrap_or_default(),
+            stale_flows: self.machine.stale_flow_figures(),
+            localhost: self.machine.localhost_figures(),
             health_check_listeners: self.health_checks.listening(),
             no_local_endpoints,
         }
@@ -165,8 +180,7 @@ impl Companions {
         state: &State,
     ) -> BTreeSet<ObjectKey> {
         let mut known = self.health_checks.services();
-        known.extend(self.stale_flows.services());
-        known.extend(state.node_ports.keys().cloned());
+        known.extend(self.machine.services());
         known.extend(state.no_local_endpoints.keys().cloned());
         known.retain(|key| !services.contains_key(key));
         known
@@ -190,20 +204,14 @@ impl Companions {
         state.node = Some(what.node.clone());
         let addresses = NodeAddresses::new(&self.config, what.node);
         self.health_checks.set_addresses(addresses.health_checks);
-        if let Some(localhost) = &self.localhost {
-            localhost.set_addresses(addresses.node_ports);
-        }
+        self.machine.set_addresses(addresses.node_ports);
     }
 
     fn follow_service(&self, key: &ObjectKey, entry: Option<&ServiceEndpoints>, state: &mut State) {
         self.health_checks.set(key, entry);
         let lacking = entry.map(|entry| lacking(entry, &self.config.families)).unwrap_or_default();
         replace(&mut state.no_local_endpoints, key, lacking);
-        if let Some(localhost) = &self.localhost {
-            let now = entry.map(tcp_node_ports).unwrap_or_default();
-            let before = replace(&mut state.node_ports, key, now.clone());
-            localhost.change_node_ports(&before, &now);
-        }
+        self.machine.set(key, entry);
     }
 }
 
@@ -223,7 +231,7 @@ impl Follower for Companions {
             self.follow_service(key, entry, &mut state);
         }
         drop(state);
-        self.stale_flows.changed(changed);
+        self.machine.changed(changed);
     }
 }
 
@@ -244,7 +252,7 @@ struct NodeAddresses {
 
 impl NodeAddresses {
     fn new(config: &ProxyConfig, node: &NodeFacts) -> Self {
-        let own = own_addresses().unwrap_or_else(|error| {
+        let own = machine::own_addresses().unwrap_or_else(|error| {
             tracing::warn!(%error, "using only the addresses that the Node object names");
             BTreeSet::new()
         });
@@ -288,20 +296,6 @@ fn is_for_node_only(ip: IpAddr) -> bool {
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
     ip.is_loopback() || is_link_local
-}
-
-/// A node port exists in the families of the cluster addresses.
-fn tcp_node_ports(entry: &ServiceEndpoints) -> Vec<(IpFamily, u16)> {
-    let service = &entry.service;
-    let tcp = service.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
-    let ports: BTreeSet<u16> = tcp.filter_map(|port| port.node_port).collect();
-    if ports.is_empty() {
-        return Vec::new();
-    }
-    let families: BTreeSet<IpFamily> =
-        service.cluster_ips.iter().copied().map(IpFamily::of).collect();
-    let with = |family| ports.iter().map(move |port| (family, *port));
-    families.into_iter().flat_map(with).collect()
 }
 
 /// Only services with a policy Local are worth a plan here.

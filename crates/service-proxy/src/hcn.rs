@@ -11,7 +11,8 @@
 //!   writes (`program_host_compute_objects`);
 //! - [`compile`]: a service's port in the terms of HCN, pure;
 //! - [`identity`]: how ours are told from others';
-//! - [`trace`](mod@trace): what a packet will meet.
+//! - [`trace`](mod@trace): what a packet will meet;
+//! - [`render`](mod@render): the documents that HNS would get.
 //!
 //! What Windows cannot do, and what happens instead:
 //! - nobody serves: there is no load balancer, so traffic is neither rejected nor dropped by us;
@@ -27,14 +28,16 @@ pub mod core;
 pub mod identity;
 pub mod options;
 pub mod register;
+pub mod render;
 pub mod store;
 pub mod trace;
 
-pub use self::core::{Core, Failure, Outcome, PreRunError, cleanup};
+pub use self::core::{Core, Failure, Outcome, PreRunError, assumed, cleanup, cleanup_others};
 pub use compile::{
     Claim, Ground, LoadBalancerSpec, Nodes, Overlay, RemoteEndpoint, ServiceObjects,
 };
 pub use options::HcnOptions;
 pub use register::{HcnBackend, HcnSyncer};
+pub use render::render;
 pub use store::{EndpointStore, FrontendKey, LoadBalancerStore};
 pub use trace::{State, trace};

@@ -20,6 +20,7 @@ pub mod types;
 mod watch;
 
 pub use backend::{IpvsBackend, IpvsOptions};
+pub(crate) use cleanup::SparedEntries;
 pub use cleanup::{Leave, cleanup, present, servers_on_record};
 pub use controller::IpvsController;
 pub use render::render;

@@ -19,7 +19,9 @@ use std::time::Duration;
 use telaio_netlink::NetlinkError;
 use telaio_netlink::addresses::{Addresses, addresses_of, own_addresses};
 use telaio_netlink::ipset::{Ipset, Member};
-use telaio_netlink::ipvs::{Command, Frontend, Ipvs, RealServer, RealServerLoad, Snapshot};
+use telaio_netlink::ipvs::{
+    Command, Frontend, Ipvs, RealServer, RealServerLoad, Snapshot, connections,
+};
 use telaio_netlink::links::{LinkIndex, Links};
 
 use crate::ipvs;
@@ -128,6 +130,10 @@ pub fn let_go() -> Result<usize, NetlinkError> {
     if let Some(failure) = ipvs.apply(&commands)?.into_iter().next() {
         return Err(failure.error);
     }
+    if !any_lives(&theirs)? {
+        // All that may be left are entries of connections that have ended.
+        return Ok(0);
+    }
     if let Some(link) = link {
         let needed: BTreeSet<IpAddr> = left.iter().filter_map(address).collect();
         let idle: Vec<IpAddr> =
@@ -137,6 +143,13 @@ pub fn let_go() -> Result<usize, NetlinkError> {
         }
     }
     Ok(left.len())
+}
+
+/// Whether a connection to one of these services may still carry data.
+fn any_lives(services: &[Snapshot]) -> Result<bool, NetlinkError> {
+    let loads = services.iter().flat_map(|service| &service.servers);
+    let servers: BTreeSet<SocketAddr> = loads.map(|load| load.server.address).collect();
+    Ok(!servers.is_empty() && connections::any_lives(&servers)?)
 }
 
 /// The commands for virtual services that should go, and those of them that still have connections.
@@ -259,11 +272,12 @@ impl Claims {
 
 /// Removes kube-proxy's virtual services; how many there were.
 fn remove_services(link: Option<LinkIndex>, sets: &[Set]) -> Result<usize, NetlinkError> {
-    let Some(mut ipvs) = Ipvs::open()? else { return Ok(0) };
+    let Some(mut kernel) = Ipvs::open()? else { return Ok(0) };
     let claims = Claims::read(link, sets)?;
     let mut count = 0;
-    for frontend in ipvs.frontends()?.iter().filter(|frontend| claims.cover(frontend)) {
-        count += usize::from(ipvs.delete(frontend)?);
+    let _spared = ipvs::SparedEntries::begin();
+    for frontend in kernel.frontends()?.iter().filter(|frontend| claims.cover(frontend)) {
+        count += usize::from(kernel.delete(frontend)?);
     }
     Ok(count)
 }

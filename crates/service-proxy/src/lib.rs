@@ -4,7 +4,6 @@
 //! each service, a backend puts it into the kernel's terms, applies the difference and watches over it.
 
 mod background;
-#[cfg(target_os = "linux")]
 pub mod companions;
 pub mod config;
 #[doc(hidden)]

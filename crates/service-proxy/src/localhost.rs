@@ -33,6 +33,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::background::Background;
+use crate::companions::LocalhostFigures;
 
 mod carry;
 mod places;
@@ -83,15 +84,6 @@ struct Directions {
     node_ports: BTreeMap<(IpFamily, u16), usize>,
     /// The node's own addresses, best first.
     addresses: Vec<IpAddr>,
-}
-
-/// The figures of the proxy.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LocalhostFigures {
-    /// Connections that were carried on.
-    pub carried_total: u64,
-    /// Connections that were not: no node port, or nobody answered there.
-    pub refused_total: u64,
 }
 
 #[derive(Debug, Default)]

@@ -28,7 +28,8 @@ use telaio_model::{IpFamily, ObjectKey, Protocol, ServiceEndpoints};
 use telaio_netlink::NetlinkError;
 use telaio_netlink::addresses::own_addresses;
 use telaio_netlink::conntrack::{Conntrack, Family, Flow, Selection, UDP};
-use telaio_reconcile::sync_loop::Histogram;
+
+use crate::companions::StaleFlowFigures;
 
 mod frontends;
 #[cfg(test)]
@@ -52,17 +53,6 @@ pub fn udp_ports(entry: &ServiceEndpoints, families: &[IpFamily]) -> Vec<UdpPort
         .filter(|(_, plan)| plan.name.protocol == Protocol::Udp)
         .map(|(family, plan)| UdpPort { family, frontends: plan.frontends, serving: plan.serving })
         .collect()
-}
-
-/// The figures of the cleaner.
-#[derive(Debug, Clone, Default)]
-pub struct StaleFlowFigures {
-    /// How long reading the table and deleting took, each time.
-    pub durations: Histogram,
-    /// How many flows were deleted, by family.
-    pub deleted_total: BTreeMap<IpFamily, u64>,
-    /// How often it failed.
-    pub failures_total: u64,
 }
 
 /// The thread that deletes stale flows; dropping it ends the thread.

@@ -30,10 +30,12 @@ use telaio_model::IpFamily;
 use telaio_netlink::NetlinkError;
 use telaio_netlink::conntrack::{Conntrack, Family, Selection};
 
+mod ipvs_timeout;
 mod record;
 #[cfg(test)]
 mod tests;
 
+use ipvs_timeout::IpvsTimeout;
 use record::{Kept, Record};
 
 const CONNTRACK_MAX: &str = "proc/sys/net/netfilter/nf_conntrack_max";
@@ -52,12 +54,16 @@ pub(crate) const VS_CONN_REUSE_MODE: &str = "proc/sys/net/ipv4/vs/conn_reuse_mod
 pub(crate) const VS_EXPIRE_NODEST_CONN: &str = "proc/sys/net/ipv4/vs/expire_nodest_conn";
 pub(crate) const VS_EXPIRE_QUIESCENT_TEMPLATE: &str =
     "proc/sys/net/ipv4/vs/expire_quiescent_template";
+// Not files: IPVS has its time-outs by netlink only. The names are ours.
+pub(crate) const VS_TIMEOUT_TCP: &str = "netlink/ipvs/timeout_tcp";
+pub(crate) const VS_TIMEOUT_TCP_FIN: &str = "netlink/ipvs/timeout_tcp_fin";
+pub(crate) const VS_TIMEOUT_UDP: &str = "netlink/ipvs/timeout_udp";
 pub(crate) const ARP_IGNORE: &str = "proc/sys/net/ipv4/conf/all/arp_ignore";
 pub(crate) const ARP_ANNOUNCE: &str = "proc/sys/net/ipv4/conf/all/arp_announce";
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 const CORES_ONLINE: &str = "sys/devices/system/cpu/online";
 /// All that we ever change.
-const KNOWN: [&str; 15] = [
+const KNOWN: [&str; 18] = [
     CONNTRACK_MAX,
     CONNTRACK_BUCKETS,
     TCP_ESTABLISHED,
@@ -70,6 +76,9 @@ const KNOWN: [&str; 15] = [
     VS_CONN_REUSE_MODE,
     VS_EXPIRE_NODEST_CONN,
     VS_EXPIRE_QUIESCENT_TEMPLATE,
+    VS_TIMEOUT_TCP,
+    VS_TIMEOUT_TCP_FIN,
+    VS_TIMEOUT_UDP,
     IP_FORWARD,
     ARP_IGNORE,
     ARP_ANNOUNCE,
@@ -223,7 +232,7 @@ pub enum SysctlProblem {
 }
 
 fn hint(error: &io::Error, path: &str) -> &'static str {
-    let is_ipvs = path.contains("/vs/");
+    let is_ipvs = path.contains("/vs/") || IpvsTimeout::of(path).is_some();
     let is_conntrack = path.contains("conntrack") && !is_ipvs;
     match error.kind() {
         io::ErrorKind::NotFound if is_ipvs => "; load the kernel module ip_vs",
@@ -478,12 +487,23 @@ impl Sysctls {
         self.root.join(Path::new(path))
     }
 
+    /// A setting that is no file, on the machine that we are on.
+    fn timeout(&self, path: &str) -> Option<IpvsTimeout> {
+        IpvsTimeout::of(path).filter(|_| self.root == Path::new("/"))
+    }
+
     fn read(&self, path: &str) -> io::Result<String> {
+        if let Some(timeout) = self.timeout(path) {
+            return timeout.read().map(|seconds| seconds.to_string());
+        }
         std::fs::read_to_string(self.file(path)).map(|value| value.trim().to_owned())
     }
 
     /// Settings are files that exist; none is ever made.
     fn write(&self, path: &str, value: &str) -> io::Result<()> {
+        if let Some(timeout) = self.timeout(path) {
+            return timeout.write(value.parse().map_err(io::Error::other)?);
+        }
         let mut file =
             std::fs::OpenOptions::new().write(true).truncate(true).open(self.file(path))?;
         io::Write::write_all(&mut file, value.as_bytes())

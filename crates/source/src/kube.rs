@@ -59,7 +59,9 @@ use health::Health;
 use kinds::WatchedKind;
 use watcher::{Update, Watcher};
 
+pub use ::kube::Client;
 pub use connect::KubeError;
+pub use kinds::LABEL_CONFIG;
 pub use options::KubeOptions;
 
 /// How many updates may wait for the source before the watchers stop reading.
@@ -82,6 +84,12 @@ impl fmt::Debug for KubeSource {
             .field("options", &self.options)
             .finish_non_exhaustive()
     }
+}
+
+/// A client for those who write: found as [`KubeSource::connect`] finds it.
+pub async fn client(kubeconfig: Option<PathBuf>) -> Result<Client, KubeError> {
+    let found = connect::connect(kubeconfig.as_deref(), &KubeOptions::default()).await?;
+    Ok(found.0)
 }
 
 impl KubeSource {

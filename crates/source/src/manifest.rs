@@ -70,7 +70,9 @@ pub use service::{
     ClientIpConfig, FamilyPolicy, LoadBalancerIngress, LoadBalancerStatus, Service,
     ServiceAllocation, ServicePort, ServiceSpec, ServiceStatus, SessionAffinityConfig,
 };
-pub use small::{ConfigMap, Namespace, Secret, SecretData, ServiceCidr, ServiceCidrSpec};
+pub use small::{
+    ConfigMap, Namespace, Secret, SecretData, SecretValue, ServiceCidr, ServiceCidrSpec,
+};
 pub use value::IntOrString;
 
 /// What a conversion needs to know besides the manifest.

@@ -4,28 +4,25 @@
 //! the sink of the node's view. Its constructor gets a [`BackendContext`], from which it takes its
 //! pacing and to whose monitor it shows its sync loop.
 
+#[cfg(not(target_os = "linux"))]
+pub(crate) mod hns;
 #[cfg(target_os = "linux")]
 pub(crate) mod services;
-#[cfg(target_os = "linux")]
+#[cfg_attr(not(target_os = "linux"), path = "backend/sole_elsewhere.rs")]
 pub(crate) mod sole;
 mod view;
 
 use std::io::Write;
 use std::sync::Arc;
 
+#[cfg(not(target_os = "linux"))]
+pub(crate) use hns as services;
 use parking_lot::Mutex;
 use telaio_reconcile::PacerConfig;
 use telaio_reconcile::kpng::{Backend, Registry, RegistryError};
-#[cfg(target_os = "linux")]
-use telaio_service_proxy::{
-    iptables::{IptablesBackend, SharedCounters},
-    ipvs::IpvsBackend,
-    nftables::NftablesBackend,
-};
 
 use crate::exit::CommandError;
 use crate::monitor::Monitor;
-#[cfg(target_os = "linux")]
 use services::Services;
 
 pub(crate) use view::NodeView;
@@ -33,18 +30,22 @@ use view::ViewBackend;
 
 /// The backend that we choose.
 const AUTO: &str = "auto";
-/// Those of this build.
-#[cfg(target_os = "linux")]
-const NAMES: &[&str] = &["nftables", "iptables", "ipvs", ViewBackend::NAME];
-/// Those of this build.
-#[cfg(not(target_os = "linux"))]
-const NAMES: &[&str] = &[ViewBackend::NAME];
-/// Those that DESIGN promises and later releases, or builds for another system, bring.
-#[cfg(target_os = "linux")]
-const LATER: &[&str] = &["hcn"];
-/// Those that DESIGN promises and later releases, or builds for another system, bring.
-#[cfg(not(target_os = "linux"))]
-const LATER: &[&str] = &["nftables", "iptables", "ipvs", "hcn"];
+/// Those of Linux.
+const LINUX: &[&str] = &["nftables", "iptables", "ipvs"];
+/// Those of Windows.
+const WINDOWS: &[&str] = &["hcn"];
+/// Those that run here, the default one first.
+const RUNS: &[&str] = if cfg!(target_os = "linux") {
+    &["nftables", "iptables", "ipvs", ViewBackend::NAME]
+} else {
+    &["hcn", ViewBackend::NAME]
+};
+/// Those that can be shown here. Windows' objects need no Windows for that.
+const SHOWN: &[&str] = if cfg!(target_os = "linux") {
+    &["nftables", "iptables", "ipvs", "hcn", ViewBackend::NAME]
+} else {
+    RUNS
+};
 
 /// Where a backend that prints, prints.
 pub(crate) type SharedOutput = Arc<Mutex<dyn Write + Send>>;
@@ -61,44 +62,22 @@ pub(crate) struct BackendContext {
     /// Where a backend that prints, prints.
     pub(crate) output: SharedOutput,
     /// What runs around a backend that programs services; none for one that only prints.
-    #[cfg(target_os = "linux")]
     pub(crate) services: Option<Arc<Services>>,
 }
 
 /// The backends of this build that can run in these surroundings.
 fn registry(context: BackendContext) -> Result<Registry, RegistryError> {
     let mut registry = Registry::new();
-    #[cfg(target_os = "linux")]
     if let Some(services) = &context.services {
-        let options = services.options(&context.node, context.pacing);
-        let (for_iptables, flavor) = (options.clone(), services.flavor());
-        let (for_ipvs, ipvs) = (options.clone(), services.ipvs());
-        let monitor = Arc::clone(&context.monitor);
-        let show = move |counters: SharedCounters| {
-            monitor.proxy().set_iptables(Box::new(move || counters.lock().clone()));
-        };
-        let show_ipvs = show.clone();
-        registry.register(NftablesBackend::NAME, move || {
-            Box::new(NftablesBackend::new(options.clone()))
-        })?;
-        registry.register(IptablesBackend::NAME, move || {
-            let backend = IptablesBackend::new(for_iptables.clone(), flavor);
-            show(backend.counters());
-            Box::new(backend)
-        })?;
-        registry.register(IpvsBackend::NAME, move || {
-            let backend = IpvsBackend::new(for_ipvs.clone(), ipvs.clone());
-            show_ipvs(backend.counters());
-            Box::new(backend)
-        })?;
+        services.register(&context, &mut registry)?;
     }
     registry.register(ViewBackend::NAME, move || Box::new(ViewBackend::new(context.clone())))?;
     Ok(registry)
 }
 
-/// Their names.
+/// The names of those that run here.
 pub(crate) fn names() -> Vec<&'static str> {
-    NAMES.to_vec()
+    RUNS.to_vec()
 }
 
 /// Whether a backend programs services, and does not just print them.
@@ -106,44 +85,43 @@ pub(crate) fn programs(name: &str) -> bool {
     name != ViewBackend::NAME
 }
 
-/// Reads a `--backend`: the names that this build or a later one knows.
+/// Reads a `--backend`: the names that any build knows.
 pub(crate) fn parse(asked: &str) -> Result<String, String> {
-    if asked == AUTO || NAMES.contains(&asked) || LATER.contains(&asked) {
+    if asked == AUTO || [RUNS, LINUX, WINDOWS].concat().contains(&asked) {
         return Ok(asked.to_owned());
     }
-    Err(format!("there is no backend {asked:?}; {}", known()))
+    Err(format!("there is no backend {asked:?}; {}", known(RUNS)))
 }
 
-fn known() -> String {
-    format!("this build has: {AUTO}, {}", NAMES.join(", "))
+fn known(names: &[&str]) -> String {
+    format!("this build has: {AUTO}, {}", names.join(", "))
 }
 
 /// The name of the backend that `--backend` means for an agent: `auto` is the best that can run here.
 pub(crate) fn choose(asked: &str) -> Result<&'static str, CommandError> {
-    if asked != AUTO {
-        return choose_named(asked);
-    }
-    #[cfg(target_os = "linux")]
-    return services::best();
-    #[cfg(not(target_os = "linux"))]
-    Ok(ViewBackend::NAME)
+    if asked == AUTO { services::best() } else { choose_named(asked, RUNS) }
 }
 
 /// The name of the backend that `--backend` means where nothing is programmed: `auto` is the default
 /// one.
 pub(crate) fn choose_to_show(asked: &str) -> Result<&'static str, CommandError> {
-    if asked == AUTO { Ok(NAMES[0]) } else { choose_named(asked) }
+    if asked == AUTO { Ok(SHOWN[0]) } else { choose_named(asked, SHOWN) }
 }
 
-fn choose_named(asked: &str) -> Result<&'static str, CommandError> {
-    if let Some(name) = NAMES.iter().find(|name| **name == asked) {
+/// Likewise, of those that run here.
+pub(crate) fn choose_to_demonstrate(asked: &str) -> Result<&'static str, CommandError> {
+    if asked == AUTO { Ok(RUNS[0]) } else { choose_named(asked, RUNS) }
+}
+
+fn choose_named(asked: &str, names: &[&'static str]) -> Result<&'static str, CommandError> {
+    if let Some(name) = names.iter().find(|name| **name == asked) {
         return Ok(name);
     }
     // Whatever else there is was refused when it was read.
-    Err(CommandError::failed(format!(
-        "the backend {asked} comes with a later release; {}",
-        known()
-    )))
+    let system = if WINDOWS.contains(&asked) { "Windows" } else { "Linux" };
+    let hint = if SHOWN.contains(&asked) { " (render and trace show it anywhere)" } else { "" };
+    let known = known(names);
+    Err(CommandError::failed(format!("the backend {asked} runs on {system} only{hint}; {known}")))
 }
 
 /// Makes a backend by the name that [`choose`] gave.
@@ -157,10 +135,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backend_of_a_later_release_fails_and_an_unknown_one_is_bad_usage() {
+    fn another_systems_backend_fails_and_an_unknown_one_is_bad_usage() {
+        let foreign = if cfg!(target_os = "linux") { "hcn" } else { "nftables" };
         assert_eq!(choose("view").unwrap(), "view");
-        assert!(matches!(choose("hcn"), Err(CommandError::Failed(_))));
-        assert_eq!(parse("hcn").unwrap(), "hcn");
+        assert!(matches!(choose(foreign), Err(CommandError::Failed(_))));
+        assert_eq!(choose_to_show("hcn").unwrap(), "hcn");
+        for name in LINUX.iter().chain(WINDOWS) {
+            assert_eq!(parse(name).unwrap(), *name);
+        }
         assert!(parse("nftable").unwrap_err().contains("this build has: auto, "));
     }
 }

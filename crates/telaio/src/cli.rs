@@ -16,21 +16,22 @@ use telaio_source::SourceSpec;
 use crate::logging::{LogFilter, LogFormat};
 use crate::plane::Plane;
 
+#[cfg(unix)]
+mod ingress;
 #[cfg(target_os = "linux")]
 mod pods;
 mod proxy;
 mod values;
 
+#[cfg(unix)]
+pub(crate) use ingress::{IngressArgs, IngressProcess};
 #[cfg(target_os = "linux")]
 pub(crate) use pods::{CniArgs, PodBackend, PodsArgs};
-
 pub(crate) use proxy::{
-    IpvsArgs, KubeProxyOnlyArgs, LocalMode, NodePortAddress, ProxyArgs, ProxyHostArgs,
+    HcnArgs, IpvsArgs, KubeProxyOnlyArgs, LocalMode, NodePortAddress, ProxyArgs, ProxyHostArgs,
 };
 pub(crate) use values::PortRange;
-#[cfg(target_os = "linux")]
-use values::{address, interface};
-use values::{backend, cidr, duration, listen_address, port_range};
+use values::{address, backend, cidr, duration, interface, listen_address, port_range};
 
 /// The admin API's default address: this machine only.
 pub(crate) const ADMIN_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
@@ -65,17 +66,24 @@ pub(crate) enum Command {
     /// Print what would be programmed on a node, and change nothing
     Render(Box<RenderArgs>),
     /// Show what a packet will meet on a node
-    #[cfg(target_os = "linux")]
     Trace(Box<TraceArgs>),
     /// Show the state of a running agent or brain
     Status(StatusArgs),
     /// Show the version and what this build can do
     Version(VersionArgs),
     /// Remove every trace of us from this machine's network
-    #[cfg(target_os = "linux")]
     Cleanup(CleanupArgs),
+    /// Have the agent run as a service of Windows
+    #[cfg(windows)]
+    Service(ServiceArgs),
     /// Show it all on this machine, without a cluster, and leave nothing behind
     Demo(DemoArgs),
+    /// What existing Ingresses become here: honoured, different, refused
+    Migrate(Box<MigrateArgs>),
+    /// Serve for an agent that passes sockets and objects over standard input
+    #[cfg(unix)]
+    #[command(hide = true)]
+    IngressWorker,
     /// Print the completions for a shell
     Completions {
         /// The shell
@@ -95,7 +103,7 @@ impl Command {
             Self::Run(args) => Some(&args.log),
             Self::Brain(args) => Some(&args.log),
             Self::Render(args) => Some(&args.log),
-            #[cfg(target_os = "linux")]
+            Self::Migrate(args) => Some(&args.log),
             Self::Trace(args) => Some(&args.log),
             _ => None,
         }
@@ -106,7 +114,6 @@ impl Command {
         match self {
             Self::Run(args) => Some(&mut args.proxy),
             Self::Render(args) => Some(&mut args.proxy),
-            #[cfg(target_os = "linux")]
             Self::Trace(args) => Some(&mut args.proxy),
             _ => None,
         }
@@ -160,15 +167,21 @@ pub(crate) struct TlsArgs {
 
 /// What is logged, and how.
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_field_names, reason = "as the options are called")]
 #[command(next_help_heading = "Logs")]
 pub(crate) struct LogArgs {
     /// error, warn, info, debug, trace, or per module: info,telaio_source=debug
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(crate) log_level: LogFilter,
 
-    /// How log lines are written to standard error
+    /// How log lines are written
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
+
+    /// Write log lines to this file instead of standard error; at 10 MiB it becomes FILE.1 and is
+    /// begun anew
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log_file: Option<PathBuf>,
 }
 
 /// The ports on which a long-running command answers questions about itself.
@@ -214,7 +227,7 @@ pub(crate) struct ConfigArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StateArgs {
     /// Directory for what must outlive the process [default: /var/lib/telaio for root, else
-    /// ~/.local/state/telaio]
+    /// ~/.local/state/telaio; on Windows %ProgramData%\telaio]
     #[arg(long, value_name = "DIR", default_value_os_t = crate::state_dir::default_path(),
           hide_default_value = true)]
     pub(crate) state_dir: PathBuf,
@@ -238,13 +251,13 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) node: NodeArgs,
 
-    /// What to manage (this build: services, and on Linux pods)
+    /// What to manage (this build: services; on Linux also pods and ingress)
     #[arg(long, value_name = "PLANE", value_enum, value_delimiter = ',',
           default_values_t = [Plane::Services])]
     pub(crate) planes: Vec<Plane>,
 
-    /// How services are programmed: nftables, iptables, ipvs, or view to only print them; auto takes
-    /// the best of the first two that this machine can run
+    /// How services are programmed: nftables, iptables, ipvs, on Windows hcn, or view to only print
+    /// them; auto takes nftables or else iptables, and on Windows hcn
     #[arg(long, visible_alias = "proxy-mode", value_name = "BACKEND", value_parser = backend,
           default_value = "auto")]
     pub(crate) backend: String,
@@ -256,7 +269,7 @@ pub(crate) struct RunArgs {
           value_parser = BoolishValueParser::new())]
     pub(crate) once: bool,
 
-    /// How long --once waits for the first full state of the source
+    /// How long --once waits for the first full state of the source, and for a sync that fails
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
     pub(crate) timeout: Duration,
 
@@ -286,6 +299,10 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) listen: ListenArgs,
+
+    #[cfg(unix)]
+    #[command(flatten)]
+    pub(crate) ingress: IngressArgs,
 
     /// Also serve the Global and Local API here
     #[arg(long, value_name = "ADDRESS", help_heading = "Ports")]
@@ -383,7 +400,6 @@ pub(crate) enum Output {
 }
 
 /// `telaio trace`.
-#[cfg(target_os = "linux")]
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     #[command(flatten)]
@@ -401,8 +417,8 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "NAME", value_parser = interface)]
     pub(crate) iface: Option<String>,
 
-    /// A request instead of a packet
-    #[arg(long, value_name = "URL", hide = true)]
+    /// A request instead of a packet: http://HOST/PATH or https://HOST/PATH
+    #[arg(long, value_name = "URL", conflicts_with_all = ["from", "to", "batch"])]
     pub(crate) url: Option<String>,
 
     /// Questions to answer, one a line, as JSON: {"from":"IP","to":"IP:PORT","proto":"tcp",
@@ -465,7 +481,6 @@ pub(crate) struct StatusArgs {
 }
 
 /// `telaio cleanup`.
-#[cfg(target_os = "linux")]
 #[derive(Debug, Args)]
 pub(crate) struct CleanupArgs {
     #[command(flatten)]
@@ -482,6 +497,69 @@ pub(crate) struct CleanupArgs {
 
     #[command(flatten)]
     pub(crate) state: StateArgs,
+}
+
+/// `telaio service`.
+#[cfg(windows)]
+#[derive(Debug, Args)]
+pub(crate) struct ServiceArgs {
+    /// The service's name
+    #[arg(long, value_name = "NAME", default_value = "telaio")]
+    pub(crate) name: String,
+
+    /// What to do about it.
+    #[command(subcommand)]
+    pub(crate) action: ServiceAction,
+}
+
+/// What to do about the service.
+#[cfg(windows)]
+#[derive(Debug, Subcommand)]
+pub(crate) enum ServiceAction {
+    /// Register `telaio run` with these options as a service that starts with Windows
+    Install {
+        /// Options of `telaio run`
+        #[arg(value_name = "OPTIONS", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
+    /// Stop the service and remove it; what it has programmed stays (see `telaio cleanup`)
+    Uninstall,
+    /// What Windows starts
+    #[command(hide = true)]
+    Work {
+        /// Options of `telaio run`
+        #[arg(value_name = "OPTIONS", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
+}
+
+/// `telaio migrate`. What it cannot read it says by itself, so its log is quiet.
+#[derive(Debug, Args)]
+#[command(mut_arg("log_level", |arg| arg.default_value("error")))]
+pub(crate) struct MigrateArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// Only Ingresses of this class
+    #[arg(long, value_name = "NAME")]
+    pub(crate) class: Option<String>,
+
+    /// How to print it
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+
+    /// How long to wait for the first full state of a source
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    pub(crate) timeout: Duration,
+
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }
 
 /// `telaio version`.

@@ -1,25 +1,28 @@
 //! The commands that are more than a print.
 
 mod brain;
-#[cfg(target_os = "linux")]
 mod cleanup;
 mod demo;
+mod migrate;
 mod render;
-#[cfg(target_os = "linux")]
 mod rules;
 mod run;
+#[cfg(windows)]
+mod service;
 mod status;
-#[cfg(target_os = "linux")]
 mod trace;
+#[cfg(target_os = "linux")]
+mod trace_url;
 
 pub(crate) use brain::brain;
-#[cfg(target_os = "linux")]
 pub(crate) use cleanup::cleanup;
 pub(crate) use demo::demo;
+pub(crate) use migrate::migrate;
 pub(crate) use render::render;
 pub(crate) use run::run;
+#[cfg(windows)]
+pub(crate) use service::service;
 pub(crate) use status::status;
-#[cfg(target_os = "linux")]
 pub(crate) use trace::trace;
 
 use telaio_source::{Problem, SourceSpec, Status};

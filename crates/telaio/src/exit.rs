@@ -22,12 +22,17 @@ impl CommandError {
         Self::Failed(anyhow::anyhow!("{message}"))
     }
 
+    /// The exit code.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::BadInput(_) => 2,
+            Self::Failed(_) => 1,
+        }
+    }
+
     /// Says why on standard error.
     pub(crate) fn report(&self) -> ExitCode {
-        let (error, code) = match self {
-            Self::BadInput(error) => (error, 2),
-            Self::Failed(error) => (error, 1),
-        };
+        let (Self::BadInput(error) | Self::Failed(error)) = self;
         // Whoever read our output has enough of it, as `telaio render | head` does.
         let is_closed_pipe = |cause: &(dyn std::error::Error + 'static)| {
             let io = cause.downcast_ref::<std::io::Error>();
@@ -37,7 +42,14 @@ impl CommandError {
             return ExitCode::SUCCESS;
         }
         eprintln!("telaio: {error:#}");
-        ExitCode::from(code)
+        ExitCode::from(self.code())
+    }
+}
+
+impl std::fmt::Display for CommandError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::BadInput(error) | Self::Failed(error)) = self;
+        write!(f, "{error:#}")
     }
 }
 

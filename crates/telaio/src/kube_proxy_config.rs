@@ -104,12 +104,15 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The mode decides which group of fields counts. Without one kube-proxy takes iptables.
+    /// The mode decides which group of fields counts. Without one kube-proxy takes iptables, and on
+    /// Windows the only one that it has there.
     fn read_mode(&self, top: &Map<String, Value>) -> Result<Mode, FileError> {
+        let unnamed = if cfg!(windows) { Mode::Kernelspace } else { Mode::Iptables };
         match top.get("mode") {
-            None | Some(Value::Null) => Ok(Mode::Iptables),
+            None | Some(Value::Null) => Ok(unnamed),
             Some(Value::String(mode)) => match mode.as_str() {
-                "" | "iptables" => Ok(Mode::Iptables),
+                "" => Ok(unnamed),
+                "iptables" => Ok(Mode::Iptables),
                 "nftables" => Ok(Mode::Nftables),
                 "ipvs" => Ok(Mode::Ipvs),
                 "kernelspace" => Ok(Mode::Kernelspace),

@@ -1,6 +1,8 @@
-//! Logs: structured, to standard error, with a level that can change while we run.
+//! Logs: structured, to standard error or a file, with a level that can change while we run.
 //!
 //! Standard output belongs to what a command was asked to print.
+
+mod file;
 
 use std::io::IsTerminal;
 use std::str::FromStr;
@@ -8,9 +10,13 @@ use std::str::FromStr;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
+
+use crate::cli::LogArgs;
+use file::LogFile;
 
 /// How a log line is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -47,6 +53,12 @@ impl FromStr for LogFilter {
     }
 }
 
+impl std::fmt::Display for LogFilter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl LogFilter {
     fn filter(&self) -> EnvFilter {
         EnvFilter::new(&self.0)
@@ -61,13 +73,16 @@ pub(crate) struct Logging {
 
 impl Logging {
     /// Starts logging. Once per process.
-    pub(crate) fn start(filter: &LogFilter, format: LogFormat) -> Result<Self> {
-        let (filter, handle) = reload::Layer::new(filter.filter());
-        let lines = fmt::layer().with_writer(std::io::stderr);
-        let lines = match format {
-            LogFormat::Text => {
-                lines.with_ansi(std::io::stderr().is_terminal()).with_target(false).boxed()
-            }
+    pub(crate) fn start(args: &LogArgs) -> Result<Self> {
+        let (filter, handle) = reload::Layer::new(args.log_level.filter());
+        let is_terminal = args.log_file.is_none() && std::io::stderr().is_terminal();
+        let writer = match &args.log_file {
+            None => BoxMakeWriter::new(std::io::stderr),
+            Some(path) => BoxMakeWriter::new(LogFile::open(path)?),
+        };
+        let lines = fmt::layer().with_writer(writer);
+        let lines = match args.log_format {
+            LogFormat::Text => lines.with_ansi(is_terminal).with_target(false).boxed(),
             LogFormat::Json => lines.json().flatten_event(true).boxed(),
         };
         tracing_subscriber::registry()

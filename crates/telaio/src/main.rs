@@ -14,6 +14,8 @@ mod exit;
 mod feeder;
 mod file_limit;
 mod http_get;
+#[cfg(unix)]
+mod ingress;
 mod kube_proxy_config;
 mod logging;
 mod manual;
@@ -44,6 +46,11 @@ use exit::CommandError;
 use settings::{Settings, SettingsError};
 
 fn main() -> ExitCode {
+    // A container runtime that has us as its plugin.
+    #[cfg(target_os = "linux")]
+    if telaio_pod_network::cni::is_called() {
+        return telaio_pod_network::cni::main();
+    }
     #[cfg(target_os = "linux")]
     telaio_netlink::heap::share_one_arena();
     tls::install_crypto_provider();
@@ -71,11 +78,20 @@ fn run(cli: &Cli, settings: Settings) -> Result<(), CommandError> {
         Command::Render(args) => commands::render(args, &mut out),
         Command::Status(args) => commands::status(args, &mut out),
         Command::Version(args) => version::print(args.output, &mut out).map_err(Into::into),
-        #[cfg(target_os = "linux")]
         Command::Trace(args) => commands::trace(args, &mut out),
-        #[cfg(target_os = "linux")]
         Command::Cleanup(args) => commands::cleanup(args, &mut out),
+        #[cfg(windows)]
+        Command::Service(args) => {
+            drop(out);
+            commands::service(args)
+        }
         Command::Demo(args) => commands::demo(args, &mut out),
+        Command::Migrate(args) => commands::migrate(args, &mut out),
+        #[cfg(unix)]
+        Command::IngressWorker => {
+            drop(out);
+            ingress::worker()
+        }
         Command::Completions { shell } => {
             manual::print_completions(*shell, &mut out);
             Ok(())

@@ -58,6 +58,8 @@ pub(crate) struct Monitor {
     sync_period: OnceLock<Duration>,
     node_leaving: AtomicBool,
     proxy: ProxyMetrics,
+    #[cfg(unix)]
+    ingress: OnceLock<Arc<crate::ingress::IngressState>>,
     reloads: AtomicU64,
     reload_failures: AtomicU64,
 }
@@ -107,6 +109,8 @@ impl Monitor {
             sync_period: OnceLock::new(),
             node_leaving: AtomicBool::new(false),
             proxy: ProxyMetrics::default(),
+            #[cfg(unix)]
+            ingress: OnceLock::new(),
             reloads: AtomicU64::new(0),
             reload_failures: AtomicU64::new(0),
         })
@@ -116,6 +120,30 @@ impl Monitor {
     pub(crate) fn set_sync_loop(&self, handle: SyncHandle) {
         // A backend is set up once.
         let _ = self.syncs.set(handle);
+    }
+
+    /// The ingress to look at.
+    #[cfg(unix)]
+    pub(crate) fn set_ingress(&self, state: Arc<crate::ingress::IngressState>) {
+        // There is one.
+        let _ = self.ingress.set(state);
+    }
+
+    /// The ingress, if there is one.
+    #[cfg(unix)]
+    pub(crate) fn ingress(&self) -> Option<&Arc<crate::ingress::IngressState>> {
+        self.ingress.get()
+    }
+
+    /// Whether requests can be served: the first routes are loaded. True where there is no ingress.
+    pub(crate) fn ingress_ready(&self) -> bool {
+        #[cfg(unix)]
+        let ready = !self.facts.planes.iter().any(|plane| plane == "ingress")
+            || self.facts.command != "run"
+            || self.ingress().is_some_and(|state| state.is_serving());
+        #[cfg(not(unix))]
+        let ready = true;
+        ready
     }
 
     /// The sync loop, once there is one.

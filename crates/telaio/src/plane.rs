@@ -19,11 +19,13 @@ pub(crate) enum Plane {
 
 impl Plane {
     /// Those that this build can run on a node. A brain serves what all of them need.
-    #[cfg(target_os = "linux")]
-    pub(crate) const RUNNABLE: &[Self] = &[Self::Services, Self::Pods];
-    /// Those that this build can run on a node. A brain serves what all of them need.
-    #[cfg(not(target_os = "linux"))]
-    pub(crate) const RUNNABLE: &[Self] = &[Self::Services];
+    pub(crate) const RUNNABLE: &[Self] = if cfg!(target_os = "linux") {
+        &[Self::Services, Self::Pods, Self::Ingress]
+    } else if cfg!(unix) {
+        &[Self::Services, Self::Ingress]
+    } else {
+        &[Self::Services]
+    };
 
     /// Its name, as after `--planes`.
     pub(crate) fn name(self) -> &'static str {
@@ -49,6 +51,8 @@ impl Plane {
                 Kind::Ingress,
                 Kind::IngressClass,
                 Kind::TlsSecret,
+                Kind::AuthSecret,
+                Kind::ConfigMap,
             ],
         }
     }

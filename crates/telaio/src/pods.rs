@@ -24,7 +24,9 @@ use telaio_reconcile::{PacerConfig, SyncHandle, sync_loop};
 
 pub(crate) use cni::CniSettings;
 pub(crate) use nodes::NodeSettings;
-pub(crate) use report::{InstanceReport, NetworkReport, PodsReport};
+pub(crate) use report::PodsReport;
+#[cfg(test)]
+pub(crate) use report::{InstanceReport, NetworkReport};
 use syncer::PodsSyncer;
 use watch::Watch;
 

@@ -15,22 +15,26 @@ use ipnet::IpNet;
 use telaio_netlink::ipvs::Timeouts;
 use telaio_reconcile::PacerConfig;
 use telaio_service_proxy::config::{DetectLocal, NodePortAddresses, ProxyConfig};
+use telaio_service_proxy::hcn::HcnOptions;
 #[cfg(target_os = "linux")]
 use telaio_service_proxy::{
     iptables::Flavor,
-    ipvs::{IpvsOptions, types::Scheduler},
-    sysctls::SysctlConfig,
+    ipvs::{self, IpvsOptions, types::Scheduler},
+    sysctls::{Setting, SysctlConfig},
 };
 use telaio_source::SourceSpec;
 
 use crate::cli::{
-    IpvsArgs, KubeProxyOnlyArgs, LocalMode, NodePortAddress, ProxyArgs, ProxyHostArgs, RunArgs,
-    SourceArgs,
+    HcnArgs, IpvsArgs, KubeProxyOnlyArgs, LocalMode, NodePortAddress, ProxyArgs, ProxyHostArgs,
+    RunArgs, SourceArgs,
 };
 use crate::exit::CommandError;
 
 /// The backend for which `--ipvs-*` is.
 const IPVS: &str = "ipvs";
+
+/// The backend for which `--network-name` and its like are.
+const HCN: &str = "hcn";
 
 /// What decides the rules for services.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +45,8 @@ pub(crate) struct ProxySettings {
     pub(crate) node_addresses: Vec<IpAddr>,
     /// What the ipvs backend takes besides.
     pub(crate) ipvs: IpvsSettings,
+    /// What the hcn backend takes besides.
+    pub(crate) hcn: HcnOptions,
     /// What of all that was asked for has no effect, to be logged.
     pub(crate) warnings: Vec<String>,
 }
@@ -81,14 +87,20 @@ impl ProxyArgs {
             ..ProxyConfig::default()
         };
         let mut warnings = self.config_warnings.clone();
+        let mut unused = Vec::new();
         if backend != IPVS {
-            let unused = self.ipvs.used_flags().into_iter();
-            warnings.extend(unused.map(|flag| format!("{flag} has no effect with {backend}")));
+            unused.extend(self.ipvs.used_flags());
         }
+        if backend != HCN {
+            unused.extend(self.hcn.used_flags());
+        }
+        let unused = unused.iter().map(|flag| format!("{flag} has no effect with {backend}"));
+        warnings.extend(unused);
         Ok(ProxySettings {
             config,
             node_addresses: self.node_addresses()?,
             ipvs: self.ipvs.settings(),
+            hcn: self.hcn.options()?,
             warnings,
         })
     }
@@ -144,14 +156,17 @@ impl ProxyArgs {
 
     /// "Any address" says that none was meant.
     fn node_addresses(&self) -> Result<Vec<IpAddr>, CommandError> {
-        let named: Vec<IpAddr> =
-            self.bind_address.iter().copied().filter(|ip| !ip.is_unspecified()).collect();
-        match named.as_slice() {
-            [] | [_] => Ok(named),
-            [one, other] if one.is_ipv4() != other.is_ipv4() => Ok(named),
-            _ => Err(CommandError::bad_input(
-                "--bind-address: give one address, or one of each family",
-            )),
+        let named = self.bind_address.iter().copied().filter(|ip| !ip.is_unspecified());
+        one_of_each_family("--bind-address", named.collect())
+    }
+}
+
+fn one_of_each_family(flag: &str, named: Vec<IpAddr>) -> Result<Vec<IpAddr>, CommandError> {
+    match named.as_slice() {
+        [] | [_] => Ok(named),
+        [one, other] if one.is_ipv4() != other.is_ipv4() => Ok(named),
+        _ => {
+            Err(CommandError::bad_input(format!("{flag}: give one address, or one of each family")))
         }
     }
 }
@@ -201,24 +216,49 @@ impl IpvsArgs {
     }
 }
 
+impl HcnArgs {
+    fn options(&self) -> Result<HcnOptions, CommandError> {
+        Ok(HcnOptions {
+            network_name: self.network_name.clone(),
+            source_vips: one_of_each_family("--source-vip", self.source_vip.clone())?,
+            enable_dsr: self.enable_dsr,
+            ..HcnOptions::default()
+        })
+    }
+
+    fn used_flags(&self) -> Vec<&'static str> {
+        let flags = [
+            ("--network-name", self.network_name.is_some()),
+            ("--source-vip", !self.source_vip.is_empty()),
+            ("--enable-dsr", self.enable_dsr.is_some()),
+        ];
+        flags.into_iter().filter(|(_, used)| *used).map(|(flag, _)| flag).collect()
+    }
+}
+
 #[cfg(target_os = "linux")]
 impl IpvsSettings {
     /// What the backend is made with.
     pub(crate) fn options(&self, flavor: Flavor, takeover: bool) -> IpvsOptions {
         let scheduler = self.scheduler.as_deref().and_then(Scheduler::parse);
-        let time_s = |time: Option<Duration>| time.map_or(0, seconds);
         IpvsOptions {
             scheduler: scheduler.unwrap_or_default(),
             exclude: self.exclude_cidrs.clone(),
             takeover,
-            timeouts: Timeouts {
-                tcp_s: time_s(self.tcp_timeout),
-                tcp_fin_s: time_s(self.tcpfin_timeout),
-                udp_s: time_s(self.udp_timeout),
-            },
             flavor,
             ..IpvsOptions::default()
         }
+    }
+
+    /// The kernel's settings that go with it.
+    pub(crate) fn kernel_settings(&self) -> Vec<Setting> {
+        let time_s = |time: Option<Duration>| time.map_or(0, seconds);
+        let timeouts = Timeouts {
+            tcp_s: time_s(self.tcp_timeout),
+            tcp_fin_s: time_s(self.tcpfin_timeout),
+            udp_s: time_s(self.udp_timeout),
+        };
+        ipvs::setup::settings(self.strict_arp, &timeouts)
     }
 }
 
@@ -274,6 +314,7 @@ impl ProxyHostArgs {
 impl KubeProxyOnlyArgs {
     fn warnings(&self) -> Vec<String> {
         const LOG: &str = "choose what is logged with --log-level and --log-format";
+        const HEALTH: &str = "health checks are answered at the node's own addresses";
         const PACE: &str = "the watch of the API server sets its own pace";
         let flags = [
             ("oom-score-adj", &self.oom_score_adj, "set OOMScoreAdjust= in the unit"),
@@ -293,6 +334,9 @@ impl KubeProxyOnlyArgs {
             ("v", &self.v, LOG),
             ("vmodule", &self.vmodule, LOG),
             ("logging-format", &self.logging_format, LOG),
+            ("windows-service", &self.windows_service, "use `telaio service install`"),
+            ("forward-healthcheck-vip", &self.forward_healthcheck_vip, HEALTH),
+            ("root-hnsendpoint-name", &self.root_hnsendpoint_name, HEALTH),
         ];
         let given = flags.into_iter().filter_map(|(flag, value, why)| {
             let value = value.as_ref()?;

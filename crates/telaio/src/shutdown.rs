@@ -1,7 +1,8 @@
 //! What the world asks of a long-running command: end, or read the settings again.
 //!
 //! SIGTERM and SIGINT end gracefully; what is in the kernel stays there. SIGHUP and a changed
-//! configuration file ask for a reload.
+//! configuration file ask for a reload. On Windows the console asks to end (Ctrl-C, Ctrl-Break, a closed
+//! window, a shutdown, which is also how a container is stopped), and the service manager asks for both.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -82,21 +83,71 @@ impl Signals {
     }
 }
 
-#[cfg(not(unix))]
+#[cfg(windows)]
 #[derive(Debug)]
-struct Signals;
+struct Signals {
+    ctrl_c: tokio::signal::windows::CtrlC,
+    ctrl_break: tokio::signal::windows::CtrlBreak,
+    close: tokio::signal::windows::CtrlClose,
+    shutdown: tokio::signal::windows::CtrlShutdown,
+}
 
-#[cfg(not(unix))]
+#[cfg(windows)]
 impl Signals {
     fn listen() -> Result<Self> {
-        Ok(Self)
+        use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown};
+        let failed = "cannot listen to the console";
+        Ok(Self {
+            ctrl_c: ctrl_c().context(failed)?,
+            ctrl_break: ctrl_break().context(failed)?,
+            close: ctrl_close().context(failed)?,
+            shutdown: ctrl_shutdown().context(failed)?,
+        })
     }
 
     async fn next(&mut self) -> Request {
-        match tokio::signal::ctrl_c().await {
-            Ok(()) => Request::End("Ctrl-C"),
-            // Without the handler the system ends us by itself.
-            Err(_) => std::future::pending().await,
+        tokio::select! {
+            request = asked::next() => request,
+            _ = self.ctrl_c.recv() => Request::End("Ctrl-C"),
+            _ = self.ctrl_break.recv() => Request::End("Ctrl-Break"),
+            _ = self.close.recv() => Request::End("the console closes"),
+            _ = self.shutdown.recv() => Request::End("Windows shuts down"),
+        }
+    }
+}
+
+/// Requests from within the process: Windows' service manager calls us, instead of sending signals.
+#[cfg(windows)]
+pub(crate) mod asked {
+    use std::collections::VecDeque;
+
+    use parking_lot::Mutex;
+    use tokio::sync::Notify;
+
+    use super::Request;
+
+    /// How many may wait. Nobody has reason to ask for more.
+    const WAITING_MAX: usize = 16;
+
+    static WAITING: Mutex<VecDeque<Request>> = Mutex::new(VecDeque::new());
+    static NOTICE: Notify = Notify::const_new();
+
+    /// Asks; kept until somebody listens.
+    pub(crate) fn put(request: Request) {
+        let mut waiting = WAITING.lock();
+        if waiting.len() < WAITING_MAX {
+            waiting.push_back(request);
+        }
+        NOTICE.notify_one();
+    }
+
+    /// The next one. Cancel-safe.
+    pub(super) async fn next() -> Request {
+        loop {
+            if let Some(request) = WAITING.lock().pop_front() {
+                return request;
+            }
+            NOTICE.notified().await;
         }
     }
 }

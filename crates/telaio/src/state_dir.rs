@@ -32,7 +32,7 @@ pub(crate) fn default_path() -> PathBuf {
 
 /// Whether we run as root, by the owner of our own entry in /proc.
 #[cfg(unix)]
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|entry| entry.uid() == 0)
 }
@@ -53,6 +53,9 @@ pub(crate) enum Part {
     Plane(Plane),
     /// The addresses that a directory source gave.
     Allocations,
+    /// The services of the whole machine, where no network namespace can stand for it.
+    #[cfg(not(target_os = "linux"))]
+    Machine,
 }
 
 impl Part {
@@ -61,6 +64,8 @@ impl Part {
         match self {
             Self::Plane(plane) => format!("{plane}.lock"),
             Self::Allocations => "allocations.lock".to_owned(),
+            #[cfg(not(target_os = "linux"))]
+            Self::Machine => "machine.lock".to_owned(),
         }
     }
 }
@@ -70,6 +75,8 @@ impl fmt::Display for Part {
         match self {
             Self::Plane(plane) => write!(f, "the {plane} plane"),
             Self::Allocations => f.write_str("the list of given addresses"),
+            #[cfg(not(target_os = "linux"))]
+            Self::Machine => f.write_str("the machine"),
         }
     }
 }
@@ -82,9 +89,29 @@ pub(crate) struct StateDir {
     _lock: File,
 }
 
+/// What became of taking a lock.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// We have it.
+    Ours(StateDir),
+    /// Somebody else has it: this one.
+    By(String),
+}
+
 impl StateDir {
     /// Makes the directory if need be and takes the lock of `part`.
     pub(crate) fn lock(path: &Path, part: Part) -> Result<Self> {
+        match Self::take(path, part)? {
+            Taken::Ours(taken) => Ok(taken),
+            Taken::By(owner) => bail!(
+                "{part} of {} is in use by {owner}; stop it, or give another --state-dir",
+                path.display()
+            ),
+        }
+    }
+
+    /// Likewise; that somebody else has it is no error.
+    pub(crate) fn take(path: &Path, part: Part) -> Result<Taken> {
         std::fs::create_dir_all(path).with_context(|| {
             format!("cannot make the state directory {}; --state-dir names another", path.display())
         })?;
@@ -100,21 +127,22 @@ impl StateDir {
             .with_context(|| format!("cannot open {}", file_path.display()))?;
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => bail!(
-                "{part} of {} is in use by {}; stop it, or give another --state-dir",
-                path.display(),
-                owner(&mut file)
-            ),
+            Err(TryLockError::WouldBlock) => return Ok(Taken::By(owner(&mut file, &file_path))),
             Err(TryLockError::Error(error)) => {
                 return Err(error).with_context(|| format!("cannot lock {}", file_path.display()));
             }
         }
         // For people and for the message above; the lock itself does not need it.
-        file.set_len(0)?;
-        file.rewind()?;
-        writeln!(file, "{}", std::process::id())?;
-        file.flush()?;
-        Ok(Self { path: path.to_owned(), _lock: file })
+        let us = format!("{}\n", std::process::id());
+        if cfg!(windows) {
+            std::fs::write(owner_path(&file_path), us)?;
+        } else {
+            file.set_len(0)?;
+            file.rewind()?;
+            file.write_all(us.as_bytes())?;
+            file.flush()?;
+        }
+        Ok(Taken::Ours(Self { path: path.to_owned(), _lock: file }))
     }
 
     /// The directory.
@@ -150,14 +178,25 @@ fn check_owner(path: &Path) -> Result<()> {
 }
 
 #[cfg(not(unix))]
+#[expect(clippy::unnecessary_wraps, reason = "as elsewhere")]
 fn check_owner(_: &Path) -> Result<()> {
     Ok(())
 }
 
+/// What nobody else can lock on Windows, nobody else can read either: there the owner stands beside it.
+fn owner_path(lock: &Path) -> PathBuf {
+    lock.with_extension("pid")
+}
+
 /// Who holds the lock, as far as it says.
-fn owner(file: &mut File) -> String {
+fn owner(file: &mut File, path: &Path) -> String {
     let mut text = String::new();
-    match file.take(32).read_to_string(&mut text) {
+    let read = if cfg!(windows) {
+        File::open(owner_path(path)).and_then(|file| file.take(32).read_to_string(&mut text))
+    } else {
+        file.take(32).read_to_string(&mut text)
+    };
+    match read {
         Ok(_) if text.trim().parse::<u32>().is_ok() => format!("process {}", text.trim()),
         _ => "another process".to_owned(),
     }

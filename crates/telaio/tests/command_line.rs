@@ -78,18 +78,22 @@ fn outside_of_a_cluster_the_source_must_be_named() {
 }
 
 #[test]
-fn what_comes_later_fails_and_says_what_there_is() {
+fn what_runs_on_another_system_fails_and_says_what_there_is() {
     let source = format!("dir:{}", examples().display());
     for args in [
-        ["run", "--backend", "hcn", "--source", &source],
-        ["render", "--backend", "hcn", "--source", &source],
-        ["run", "--planes", "pods", "--source", &source],
-        ["demo", "--check", "--backend=hcn", "", ""],
+        vec!["run", "--backend", "hcn", "--source", &source],
+        vec!["run", "--backend", "kernelspace", "--source", &source],
+        vec!["demo", "--check", "--backend=hcn"],
     ] {
-        let ended = run_args(args.iter().filter(|arg| !arg.is_empty()));
+        let ended = run_args(&args);
         assert_eq!(ended.code, Some(1), "{args:?}: {ended:?}");
-        assert!(ended.stderr.contains("comes with a later release; this build has:"), "{ended:?}");
+        let said = "the backend hcn runs on Windows only (render and trace show it anywhere); this build has:";
+        assert!(ended.stderr.contains(said), "{ended:?}");
     }
+    let live = ["trace", "--backend=hcn", "--kernel", "--from=10.0.0.1", "--to=10.0.0.2:80"];
+    let ended = run_args(live);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("there are none of the backend hcn on Linux"), "{ended:?}");
 }
 
 #[test]
@@ -100,7 +104,7 @@ fn version_says_what_the_build_can_do() {
     assert!(ended.stdout.contains("sources:  kube, dir, brain"));
     let json: serde_json::Value =
         serde_json::from_str(&run_args(["version", "--output=json"]).stdout).unwrap();
-    assert_eq!(json["planes"], serde_json::json!(["services"]));
+    assert_eq!(json["planes"], serde_json::json!(["services", "pods", "ingress"]));
     assert_eq!(run_args(["--version"]).code, Some(0));
 }
 

@@ -69,6 +69,25 @@ fn ipvs_is_rendered_for_the_programs_of_its_parts() {
 }
 
 #[test]
+fn windows_objects_are_rendered_as_the_documents_that_hns_would_get() {
+    let source = dir_source(&examples());
+    let render = |node: &str, more: &[&str]| {
+        run_args(["render", "--backend=hcn", &source, "--node", node].iter().chain(more))
+    };
+    let ended = render("loom-a", &[]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    assert_eq!(render("loom-a", &[]).stdout, ended.stdout);
+    insta::assert_snapshot!("examples_hcn_loom-a", ended.stdout);
+    // A source address says that the network is an overlay: endpoints are behind their nodes then.
+    let overlay = render("loom-a", &["--source-vip=10.244.1.2"]);
+    assert_eq!(overlay.code, Some(0), "{overlay:?}");
+    assert!(overlay.stdout.contains("\"ProviderAddress\": \"192.168.50.12\""), "{overlay:?}");
+    let nowhere = render("loom-z", &["--source-vip=10.244.1.2"]);
+    assert_eq!(nowhere.code, Some(2), "{nowhere:?}");
+    assert!(nowhere.stderr.contains("name it with --bind-address"), "{nowhere:?}");
+}
+
+#[test]
 fn ipvs_has_node_ports_on_the_addresses_that_are_said_of_the_node() {
     let manifests = Manifests::empty();
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n\

@@ -156,7 +156,23 @@ impl Cluster {
     /// One more server on a host: TCP and UDP, at the address that it is known by, both families.
     pub fn serve(&self, host: Host, name: &str, port: u16) -> Result<(), ClusterError> {
         let addresses = Family::ALL.map(|family| SocketAddr::new(host.address(family), port));
-        self.servers.serve(self.netns(host), name, &addresses)
+        self.serve_at(host, name, &addresses)
+    }
+
+    /// One more server on a host: TCP and UDP, at these addresses, which it has to have.
+    pub fn serve_at(
+        &self,
+        host: Host,
+        name: &str,
+        addresses: &[SocketAddr],
+    ) -> Result<(), ClusterError> {
+        self.servers.serve(self.netns(host), name, addresses)
+    }
+
+    /// Configures a host further: lines for `ip -batch`.
+    pub fn ip(&self, host: Host, script: &str) -> Result<(), ClusterError> {
+        let netns = self.netns(host);
+        setup::ip(&["-n", netns.name(), "-batch", "-"], script.trim_start())
     }
 
     /// Runs `work` on a host: what it starts, sockets and processes, it starts there. It panics when

@@ -14,14 +14,14 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use telaio_api::global::{GlobalEndpoint, GlobalEndpointKey, GlobalOp};
 use telaio_model::{
-    ClientIpAffinity, Conditions, ConfigMap, ContainerPort, Endpoint, EndpointPort, EndpointRef,
-    Families, Hints, Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressTls,
-    IpMode, LabelSelector, Labels, LoadBalancerIngress, LocalEndpoint, LocalEndpointPort,
-    LocalService, LocalServicePort, Meta, Namespace, NetworkPolicy, Node, NodeAddress, Object,
-    ObjectKey, ObjectRef, Op, Override, OverrideAction, OverrideTarget, PathType, Pod, PodPhase,
-    PolicyPeer, PolicyPort, PolicyPortMatch, PolicyRule, PortRef, Protocol, Scopes,
-    SelectorOperator, SelectorRequirement, Service, ServiceCidr, ServicePort, ServiceType, Taint,
-    TargetPort, TlsSecret, TrafficDistribution, TrafficPolicy,
+    AuthSecret, ClientIpAffinity, Conditions, ConfigMap, ContainerPort, Endpoint, EndpointPort,
+    EndpointRef, Families, Hints, Ingress, IngressBackend, IngressClass, IngressPath, IngressRule,
+    IngressTls, IpMode, LabelSelector, Labels, LoadBalancerIngress, LocalEndpoint,
+    LocalEndpointPort, LocalService, LocalServicePort, Meta, Namespace, NetworkPolicy, Node,
+    NodeAddress, Object, ObjectKey, ObjectRef, Op, Override, OverrideAction, OverrideTarget,
+    PathType, Pod, PodPhase, PolicyPeer, PolicyPort, PolicyPortMatch, PolicyRule, PortRef,
+    Protocol, Scopes, SelectorOperator, SelectorRequirement, Service, ServiceCidr, ServicePort,
+    ServiceType, Taint, TargetPort, TlsSecret, TrafficDistribution, TrafficPolicy,
 };
 
 /// The same cases in every run.
@@ -254,7 +254,8 @@ fn ingress() -> impl Strategy<Value = Object> {
     let parts = (option::of(name()), option::of(backend()), vec(rule, 0..2), vec(tls, 0..2));
     (meta(key()), parts, ips()).prop_map(|(meta, parts, status_ips)| {
         let (class, default_backend, rules, tls) = parts;
-        Ingress { meta, class, default_backend, rules, tls, status_ips }.into()
+        let status_hostnames = class.iter().cloned().collect();
+        Ingress { meta, class, default_backend, rules, tls, status_ips, status_hostnames }.into()
     })
 }
 
@@ -347,9 +348,13 @@ pub fn object() -> BoxedStrategy<Object> {
             controller
         }
         .into()),
-        (meta(key()), bytes(), bytes()).prop_map(|(meta, certificate, private_key)| {
-            TlsSecret { meta, certificate, private_key }.into()
-        }),
+        (meta(key()), bytes(), bytes(), option::of(bytes())).prop_map(
+            |(meta, certificate, private_key, authority)| {
+                TlsSecret { meta, certificate, private_key, authority }.into()
+            }
+        ),
+        (meta(key()), option::of(bytes()), option::of(bytes()))
+            .prop_map(|(meta, users, authority)| AuthSecret { meta, users, authority }.into()),
         (meta(key()), btree_map(text(), text(), 0..3)).prop_map(|(meta, data)| ConfigMap {
             meta,
             data

@@ -205,6 +205,7 @@ pub fn any_object() -> impl Strategy<Value = Object> {
                 rules: vec![],
                 tls: vec![],
                 status_ips: vec![],
+                status_hostnames: vec![],
             }
             .into()
         }),

@@ -177,6 +177,7 @@ pub fn secret() -> Object {
         meta: Meta::named(key("tls")),
         certificate: Arc::from(&b"certificate"[..]),
         private_key: Arc::from(&b"key"[..]),
+        authority: None,
     }
     .into()
 }

@@ -3,15 +3,18 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 use telaio_hcn::{HnsVersion, ObjectKind};
+use windows_sys::Win32::System::Console::CTRL_BREAK_EVENT;
 use windows_sys::Win32::System::HostComputeNetwork::HcnNotificationServiceDisconnect;
+use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleW, GetProcAddress};
 
 use crate::answer::Wrong;
+use crate::field::Objects;
 use crate::memory;
 use crate::state::{self, Callback, Function, Misbehaviour, State};
 
 /// What tests ask for.
-#[derive(Clone, Copy, Deserialize)]
-enum Command {
+#[derive(Clone, Deserialize)]
+pub(crate) enum Command {
     /// An empty one of this version; nothing is wrong.
     Reset { version: HnsVersion },
     /// Calls are answered wrongly.
@@ -24,6 +27,10 @@ enum Command {
     Running { running: bool },
     /// HNS restarts: everything is gone.
     Restart,
+    /// Somebody else makes these.
+    Fill { objects: Objects },
+    /// The console of this process gets Ctrl-Break.
+    Interrupt,
     /// What is open and what was called.
     Report,
 }
@@ -54,7 +61,7 @@ pub unsafe extern "system" fn StandinControl(
     report.len()
 }
 
-fn obey(command: Command) {
+pub(crate) fn obey(command: Command) {
     match command {
         Command::Reset { version } => state::with(|state| {
             // What is still open stays counted: a leak of the test before must show.
@@ -82,8 +89,30 @@ fn obey(command: Command) {
             });
             tell_disconnected();
         }
+        Command::Fill { objects } => objects.make(&state::with(|state| state.hcn.clone())),
+        Command::Interrupt => interrupt(),
         Command::Report => {}
     }
+}
+
+/// What Windows does when somebody presses Ctrl-Break: a thread that goes through the process's handlers. There
+/// need not be a console for that.
+fn interrupt() {
+    type CtrlRoutine = unsafe extern "system" fn(usize) -> u32;
+    let library: Vec<u16> = "kernelbase.dll\0".encode_utf16().collect();
+    // SAFETY: both names have an end.
+    let found = unsafe {
+        GetProcAddress(GetModuleHandleW(library.as_ptr()), c"CtrlRoutine".as_ptr().cast())
+    };
+    let Some(found) = found else { return };
+    std::thread::spawn(move || {
+        // SAFETY: the function of that name takes the event where a thread has its argument.
+        unsafe {
+            std::mem::transmute::<unsafe extern "system" fn() -> isize, CtrlRoutine>(found)(
+                CTRL_BREAK_EVENT as usize,
+            )
+        }
+    });
 }
 
 fn tell_disconnected() {
@@ -99,7 +128,8 @@ fn tell_disconnected() {
     }
 }
 
-fn report() -> Value {
+pub(crate) fn report() -> Value {
+    let objects = Objects::read(&state::with(|state| state.hcn.clone()));
     state::with(|state| {
         let calls: serde_json::Map<_, _> = state
             .entered
@@ -119,6 +149,7 @@ fn report() -> Value {
             "waiting": state.waiting,
             "calls": calls,
             "documents": documents,
+            "objects": objects,
         })
     })
 }

@@ -12,7 +12,7 @@ use windows_sys::core::{GUID, HRESULT, PCWSTR, PWSTR};
 
 use crate::answer::{self, Wrong};
 use crate::state::{self, Callback, Function};
-use crate::strict;
+use crate::{field, strict};
 
 const INVALID_HANDLE: Hresult = Hresult(0x8007_0006);
 const INVALID_JSON: Hresult = Hresult(0x803B_001B);
@@ -87,6 +87,7 @@ unsafe fn call<T>(
     act: impl FnOnce() -> Result<T, Refused>,
     deliver: impl FnOnce(T, Option<Wrong>),
 ) -> HRESULT {
+    field::begin(function);
     state::enter(function, kind);
     // SAFETY: the caller's word; what is not filled in must not be read.
     unsafe { answer::put(record, None) };
@@ -107,6 +108,7 @@ unsafe fn call<T>(
     }
     match act() {
         Ok(answer) => {
+            field::changed(function);
             deliver(answer, wrong);
             0
         }

@@ -153,7 +153,7 @@ fn place(text: &str) -> Option<SocketAddr> {
 }
 
 /// A number of exactly this many digits.
-fn hex(text: &str, digits: usize) -> Option<u32> {
+pub(super) fn hex(text: &str, digits: usize) -> Option<u32> {
     let is_number = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_number.then(|| u32::from_str_radix(text, 16).ok()).flatten()
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use telaio_model::IpFamily;
+use telaio_netlink::socket;
 use telaio_reconcile::SyncKind;
 use telaio_service_proxy::config::{NodeFacts, ProxyConfig};
 use telaio_service_proxy::iptables::{FixedRules, Flavor, Owner, Programs};
@@ -48,18 +49,23 @@ impl Rig {
         })
     }
 
-    /// All services become patch groups; how many.
-    fn cold(&mut self) -> Result<usize> {
+    /// All services become patch groups, and these what is in the kernel. How many groups, and what it
+    /// took to work them out and break them down into steps, in seconds.
+    fn cold(&mut self) -> Result<(usize, f64)> {
         let now = Instant::now();
         self.proxier.observe(now)?;
         self.rules.sync(SyncKind::Changes)?;
-        for (key, entry) in self.cluster.by_name() {
-            self.controller.set_service(&key, Some(&entry));
+        let services = self.cluster.by_name();
+        let started = Instant::now();
+        for (key, entry) in &services {
+            self.controller.set_service(key, Some(entry));
         }
         let groups = self.controller.generate_patch_groups();
-        self.proxier.take(&steps_of(&groups, 1));
+        let steps = steps_of(&groups, 1);
+        let took_s = started.elapsed().as_secs_f64();
+        self.proxier.take(&steps);
         self.proxier.flush(now)?;
-        Ok(groups.len())
+        Ok((groups.len(), took_s))
     }
 
     /// One service changes.
@@ -72,7 +78,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Everything is looked at, and nothing is to be done.
+    /// All services come once more, as after a new connection to their source, and nothing is to be done.
     fn resync(&mut self) -> Result<()> {
         let now = Instant::now();
         for (key, entry) in self.cluster.by_name() {
@@ -80,7 +86,18 @@ impl Rig {
         }
         let groups = self.controller.generate_patch_groups();
         self.proxier.take(&steps_of(&groups, 1));
-        self.proxier.observe(now)?;
+        self.rules.sync(SyncKind::Changes)?;
+        self.proxier.flush(now)?;
+        Ok(())
+    }
+
+    /// The kernel is looked at, all of it, and is as it should be.
+    fn look(&mut self) -> Result<()> {
+        let now = Instant::now();
+        let drift = self.proxier.observe(now).context("reading the kernel")?;
+        if !drift.is_clean() {
+            bail!("the kernel is not as we left it: {} things", drift.count());
+        }
         self.proxier.flush(now)?;
         Ok(())
     }
@@ -99,11 +116,12 @@ pub(crate) fn role(size: Size) -> Result<()> {
     let own = Process::own();
     let mut rig = Rig::new(size)?;
     let (cpu, started) = (own.cpu_with_children_ms()?, Instant::now());
-    let groups = rig.cold()?;
-    let wall_ms = started.elapsed().as_secs_f64() * 1e3;
+    let (groups, worked_out_s) = rig.cold()?;
+    let wall_s = started.elapsed().as_secs_f64();
     figure("cold_cpu_ms", own.cpu_with_children_ms()? - cpu);
-    figure("cold_wall_ms", wall_ms);
-    figure("groups_per_s", groups as f64 / (wall_ms / 1e3));
+    figure("cold_wall_ms", wall_s * 1e3);
+    figure("groups_per_s", groups as f64 / worked_out_s);
+    figure("groups_applied_per_s", groups as f64 / wall_s);
     rig.check(size)?;
 
     let mut samples = Vec::new();
@@ -121,13 +139,16 @@ pub(crate) fn role(size: Size) -> Result<()> {
     figure("change_commands", (rig.proxier.commands() - commands) as f64 / f64::from(CHANGES));
     rig.check(size)?;
 
-    let (commands, cpu) = (rig.proxier.commands(), own.cpu_ms()?);
+    // What the changes above left to drain is not what is measured here.
+    rig.look()?;
+    let (calls, cpu) = (socket::calls(), own.cpu_ms()?);
     rig.resync()?;
     figure("resync_cpu_ms", own.cpu_ms()? - cpu);
-    figure("resync_commands", (rig.proxier.commands() - commands) as f64);
-    let drift = rig.proxier.observe(Instant::now()).context("reading the kernel")?;
-    if !drift.is_clean() {
-        bail!("the kernel is not as we left it: {} things", drift.count());
-    }
+    figure("resync_calls", (socket::calls() - calls) as f64);
+    let (calls, commands, cpu) = (socket::calls(), rig.proxier.commands(), own.cpu_ms()?);
+    rig.look()?;
+    figure("look_cpu_ms", own.cpu_ms()? - cpu);
+    figure("look_calls", (socket::calls() - calls) as f64);
+    figure("look_commands", (rig.proxier.commands() - commands) as f64);
     Ok(())
 }

@@ -191,7 +191,10 @@ pub(crate) fn role(size: Size) -> Result<()> {
     KernelView::open()?.check(&cluster)
 }
 
-/// Replaces a rule of an iptables backend by one of the same size, again and again.
+/// What others do to iptables.
+const IPTABLES_KINDS: [&str; 2] = ["one rule replaced", "one rule deleted"];
+
+/// Replaces rules of an iptables backend by others of the same size, then deletes some.
 pub(crate) fn iptables_role(flavor: &str, size: Size, rounds: usize) -> Result<()> {
     rig::enter_own_namespace("drift")?;
     let cluster = Cluster::new(size);
@@ -201,31 +204,33 @@ pub(crate) fn iptables_role(flavor: &str, size: Size, rounds: usize) -> Result<(
     rig.send(cluster.all())?;
     let program = format!("iptables-{flavor}");
     let saved = floor::output(&format!("{program}-save"), &["-t", "nat"])?;
-    let replacements = replacements(&saved, rounds)?;
     let process = Process::own();
-    let (mut walls_ms, mut cpu_ms) = (Vec::new(), 0.0);
-    for arguments in &replacements {
-        thread::sleep(IPTABLES_PAUSE);
-        let repairs = rig.handle.stats().drift_repairs_total;
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        floor::output(&program, &arguments)?;
-        let (started, before_ms) = (Instant::now(), process.cpu_with_children_ms()?);
-        while rig.handle.stats().drift_repairs_total == repairs {
-            if started.elapsed() > REPAIR_TIME_MAX {
-                bail!("{arguments:?}: not repaired");
+    for (kind, name) in IPTABLES_KINDS.into_iter().enumerate() {
+        let (mut walls_ms, mut cpu_ms) = (Vec::new(), 0.0);
+        for arguments in &damages(&saved, kind, rounds)? {
+            thread::sleep(IPTABLES_PAUSE);
+            let repairs = rig.handle.stats().drift_repairs_total;
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            floor::output(&program, &arguments)?;
+            let (started, before_ms) = (Instant::now(), process.cpu_with_children_ms()?);
+            while rig.handle.stats().drift_repairs_total == repairs {
+                if started.elapsed() > REPAIR_TIME_MAX {
+                    bail!("{arguments:?}: not repaired");
+                }
+                thread::sleep(LOOK_PERIOD);
             }
-            thread::sleep(LOOK_PERIOD);
+            walls_ms.push(started.elapsed().as_secs_f64() * 1e3);
+            cpu_ms += process.cpu_with_children_ms()? - before_ms;
         }
-        walls_ms.push(started.elapsed().as_secs_f64() * 1e3);
-        cpu_ms += process.cpu_with_children_ms()? - before_ms;
+        rig.wait()?;
+        iptables::check(flavor, &cluster)?;
+        say(name, walls_ms, cpu_ms)?;
     }
-    rig.wait()?;
-    iptables::check(flavor, &cluster)?;
-    say("rule", walls_ms, cpu_ms)
+    Ok(())
 }
 
-/// What to run so that an endpoint's rule leads elsewhere.
-fn replacements(saved: &str, count: usize) -> Result<Vec<Vec<String>>> {
+/// What to run so that endpoints' rules lead elsewhere, or are gone.
+fn damages(saved: &str, kind: usize, count: usize) -> Result<Vec<Vec<String>>> {
     let rules: Vec<&str> = saved.lines().filter(|line| line.starts_with("-A ")).collect();
     let endpoints: Vec<&str> =
         rules.iter().filter(|line| line.contains(" --to-destination 10.")).copied().collect();
@@ -241,6 +246,10 @@ fn replacements(saved: &str, count: usize) -> Result<Vec<Vec<String>>> {
                 .position(|line| line == rule)
                 .context("no such rule")?;
             let spec = rule[within.len()..].replace("--to-destination 10.", "--to-destination 11.");
+            if kind == 1 {
+                let delete = format!("-w 10 -t nat -D {chain} {}", number + 1);
+                return Ok(delete.split(' ').map(str::to_owned).collect());
+            }
             let head = format!("-w 10 -t nat -R {chain} {}", number + 1);
             // No value of ours has a blank in it, except comments.
             let mut words: Vec<String> = head.split(' ').map(str::to_owned).collect();
@@ -269,7 +278,7 @@ pub(crate) fn tables(sizes: &[Size]) -> Result<String> {
         "Drift: from a change by somebody else until it is undone",
         "nftables: from the moment at which somebody's transaction begins; CPU of the backend's threads \
          per repair, the kernel's on their behalf included. iptables (IPv4): from the end of the program \
-         that replaces a rule by one of the same size; CPU with the programs that we run, in ticks of \
+         that replaces a rule by one of the same size, or deletes it; CPU with the programs that we run, in ticks of \
          10 ms.",
         &[
             "backend",
@@ -308,7 +317,9 @@ pub(crate) fn tables(sizes: &[Size]) -> Result<String> {
         progress(&format!("{size}: drift of iptables-{flavor}"));
         let role = ["drift-iptables", flavor, &size.to_string(), &rounds.to_string()];
         let figures = role::ask(&role)?;
-        row(&format!("iptables-{flavor}"), size, "one rule replaced", "rule", &figures)?;
+        for name in IPTABLES_KINDS {
+            row(&format!("iptables-{flavor}"), size, name, name, &figures)?;
+        }
     }
     Ok(table.to_string())
 }

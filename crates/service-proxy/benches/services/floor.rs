@@ -1,7 +1,7 @@
 //! The floor: the usual programs, started with the text ready.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Seek as _, Write as _};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,19 +31,19 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String> {
 
 /// Runs a program with this input and says what it used; it must succeed.
 pub(crate) fn run(program: &str, arguments: &[&str], input: &str) -> Result<Used> {
+    // Ready before the clock starts: a program that has its text in the page cache.
+    let mut file = tempfile::tempfile()?;
+    file.write_all(input.as_bytes())?;
+    file.rewind()?;
     let started = Instant::now();
     let mut child = Command::new(program)
         .args(arguments)
-        .stdin(Stdio::piped())
+        .stdin(file)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("the benchmark needs the program {program}"))?;
     let mut complaint = String::new();
-    if let Some(mut stdin) = child.stdin.take() {
-        // A program that stops reading says why itself.
-        let _ = stdin.write_all(input.as_bytes());
-    }
     if let Some(mut stderr) = child.stderr.take() {
         stderr.read_to_string(&mut complaint)?;
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use telaio_model::{
     Conditions, EndpointRef, Families, Labels, LocalEndpoint, LocalEndpointPort, LocalService,
-    LocalServicePort, Scopes, ServiceType,
+    LocalServicePort, Protocol, Scopes, ServiceType,
 };
 
 use super::place::Place;
@@ -125,7 +125,7 @@ impl Node {
                 node: &self.facts,
             });
         });
-        assert!(self.companions.stale_flows.wait_idle(TIME_MAX));
+        assert!(self.companions.machine.stale_flows.wait_idle(TIME_MAX));
     }
 
     fn connect(&self, port: u16) -> io::Result<TcpStream> {
@@ -189,12 +189,12 @@ fn a_service_that_ended_while_backends_changed_is_forgotten() {
     let node = Node::new("companions-next");
     node.programmed(Some(service(vec![endpoint("a", "192.0.2.1", true, 6001)])));
     assert_eq!(node.companions.health_checks.services().len(), 1);
-    assert_eq!(node.companions.stale_flows.services().len(), 1);
+    assert_eq!(node.companions.machine.stale_flows.services().len(), 1);
     node.synced(false, &BTreeMap::new());
     assert_eq!(node.companions.health_checks.services().len(), 1, "nothing changed");
     node.synced(true, &BTreeMap::new());
     assert_eq!(node.companions.health_checks.services().len(), 0);
-    assert_eq!(node.companions.stale_flows.services().len(), 0);
+    assert_eq!(node.companions.machine.stale_flows.services().len(), 0);
     assert!(talk(node.connect(30_080).unwrap(), "").is_err(), "no node port any more");
 }
 

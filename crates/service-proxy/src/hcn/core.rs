@@ -49,8 +49,8 @@ use super::store::{EndpointStore, LoadBalancerStore};
 use crate::config::{NodeFacts, ProxyConfig};
 use crate::plan::{Place, plan};
 
-pub use ground::PreRunError;
-pub use observe::cleanup;
+pub use ground::{PreRunError, assumed};
+pub use observe::{cleanup, cleanup_others};
 pub use program::{Failure, Outcome};
 
 use observe::There;

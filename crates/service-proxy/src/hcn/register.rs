@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use telaio_hcn::{Event, Hcn, HcnError, Watch};
 use telaio_model::{Object, ObjectKey, ObjectRef, ServiceEndpoints};
-use telaio_reconcile::kpng::{Backend, FilterReset, FullState, Inbox, News, Sink, SinkError};
-use telaio_reconcile::{ApplyError, SyncHandle, SyncKind, SyncReport, Syncer, sync_loop};
+use telaio_reconcile::kpng::{Backend, Inbox, News, Sink, SinkError, Syncing};
+use telaio_reconcile::{ApplyError, SyncHandle, SyncKind, SyncReport, Syncer};
 
 use super::compile::Nodes;
 use super::core::{Core, Failure, Outcome, PreRunError};
@@ -28,14 +28,7 @@ pub struct HcnBackend {
     options: ProxyOptions,
     hcn_options: HcnOptions,
     hcn: Arc<dyn Hcn>,
-    inbox: Inbox,
-    running: Option<Running>,
-}
-
-/// What runs, ended when it is dropped.
-struct Running {
-    handle: SyncHandle,
-    _watch: Option<Watch>,
+    syncing: Syncing<Option<Watch>>,
 }
 
 /// What HNS tells between syncs.
@@ -66,7 +59,7 @@ impl HcnBackend {
 
     /// A backend that is not set up yet.
     pub fn new(options: ProxyOptions, hcn_options: HcnOptions, hcn: Arc<dyn Hcn>) -> Self {
-        Self { options, hcn_options, hcn, inbox: Inbox::default(), running: None }
+        Self { options, hcn_options, hcn, syncing: Syncing::default() }
     }
 }
 
@@ -78,42 +71,29 @@ impl Backend for HcnBackend {
     fn setup(&mut self) -> Result<(), SinkError> {
         let hcn = Arc::clone(&self.hcn);
         let options = (&self.options, &self.hcn_options);
-        let mut syncer = HcnSyncer::new(options, hcn, self.inbox.clone());
+        let mut syncer = HcnSyncer::new(options, hcn, self.syncing.inbox());
         match syncer.core.pre_run(&syncer.node) {
             Err(error) if !error.may_pass() => return Err(SinkError::Setup(error.to_string())),
             Err(error) => tracing::warn!(%error, "cannot program services yet; will try again"),
             Ok(()) => {}
         }
         let signals = Arc::clone(&syncer.signals);
-        let handle = sync_loop::spawn("telaio-hcn", self.options.pacing, syncer)
-            .map_err(|error| SinkError::Setup(format!("cannot start a thread: {error}")))?;
+        let handle = self.syncing.start("telaio-hcn", self.options.pacing, syncer)?;
         self.options.follower.started(&handle);
-        let watch = watch(self.hcn.as_ref(), &handle, signals);
-        self.running = Some(Running { handle, _watch: watch });
+        self.syncing.keep(watch(self.hcn.as_ref(), &handle, signals));
         Ok(())
     }
 
     fn reset(&mut self) {
-        if let Some(running) = &self.running {
-            running.handle.resync();
-        }
+        self.syncing.reset();
     }
 
     fn sync(&mut self) -> Result<(), SinkError> {
-        let running = self.running.as_ref();
-        let running = running.ok_or_else(|| SinkError::Setup("not set up yet".into()))?;
-        running.handle.resync();
-        if running.handle.wait_synced(SYNC_TIME_MAX) { Ok(()) } else { Err(SinkError::Closed) }
+        self.syncing.sync(SYNC_TIME_MAX)
     }
 
     fn sink(self: Box<Self>) -> Box<dyn Sink> {
-        let Self { options, inbox, running, .. } = *self;
-        let notify = move || {
-            if let Some(running) = &running {
-                running.handle.notify();
-            }
-        };
-        Box::new(FilterReset::new(FullState::new(options.node, inbox.callback(notify))))
+        self.syncing.sink(self.options.node)
     }
 }
 
@@ -282,7 +262,8 @@ impl HcnSyncer {
     }
 }
 
-fn node_addresses(object: &Object) -> Option<(Arc<str>, Vec<std::net::IpAddr>)> {
+/// What a Node object says of where its node is; none for other objects.
+pub fn node_addresses(object: &Object) -> Option<(Arc<str>, Vec<std::net::IpAddr>)> {
     match object {
         Object::Node(node) => {
             let addresses = node.addresses.iter().map(|address| address.ip).collect();

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use telaio_hcn::{
-    Guid, Hcn, HcnError, LoadBalancer, LoadBalancerFlags, PROTOCOL_TCP, PROTOCOL_UDP, PortMapping,
-    PortMappingFlags, Query,
+    Endpoint, Guid, Hcn, HcnError, LoadBalancer, LoadBalancerFlags, PROTOCOL_TCP, PROTOCOL_UDP,
+    PortMapping, PortMappingFlags, Query,
 };
 use telaio_model::{IpFamily, Protocol, ServiceEndpoints};
 
-use super::compile::{Ground, Nodes};
+use super::compile::{Ground, Nodes, RemoteEndpoint};
 use super::core::service_objects;
 use super::identity;
 use super::store::{FrontendKey, LoadBalancerStore};
@@ -26,6 +26,8 @@ pub struct State {
     pub load_balancers: Vec<LoadBalancer>,
     /// The addresses of endpoints.
     pub endpoints: BTreeMap<Guid, Vec<IpAddr>>,
+    /// Our remote endpoints. The others are pods of this node, which the CNI plugin makes.
+    pub remote: Vec<Endpoint>,
 }
 
 impl State {
@@ -37,12 +39,19 @@ impl State {
     ) -> Self {
         let mut store = LoadBalancerStore::default();
         let mut keys = BTreeSet::new();
+        let mut remote = BTreeMap::new();
         for entry in services {
             let objects = service_objects(entry, ground, nodes);
             keys.extend(objects.claims.iter().map(|claim| claim.key));
             store.claim(&entry.service.key, objects.claims);
+            for (address, endpoint) in objects.endpoints {
+                remote.entry(address).or_insert(endpoint);
+            }
         }
-        let mut state = Self::default();
+        let document =
+            |(address, it): (IpAddr, RemoteEndpoint)| it.document(ground.network, address);
+        let remote = remote.into_iter().map(document).collect();
+        let mut state = Self { remote, ..Self::default() };
         for key in keys {
             let Some(spec) = store.winner(&key).and_then(|claim| claim.spec.as_ref()) else {
                 continue;
@@ -61,12 +70,16 @@ impl State {
     pub fn read(hcn: &dyn Hcn) -> Result<Self, HcnError> {
         let load_balancers = hcn.load_balancers(&Query::All)?.objects;
         let mut endpoints = BTreeMap::new();
+        let mut remote = Vec::new();
         for endpoint in hcn.endpoints(&Query::All)?.objects {
             if let Some(id) = endpoint.id {
                 endpoints.insert(id, endpoint.addresses().collect());
             }
+            if identity::is_our_endpoint(&endpoint) {
+                remote.push(endpoint);
+            }
         }
-        Ok(Self { load_balancers, endpoints })
+        Ok(Self { load_balancers, endpoints, remote })
     }
 
     /// The load balancer at a place, and its port.

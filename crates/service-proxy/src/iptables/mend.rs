@@ -10,7 +10,7 @@ use telaio_reconcile::SyncReport;
 use super::claims::Claims;
 use super::compile::{Context, ServiceRules, SharedChain, compile};
 use super::live::{Difference, Live, compare_shared, same};
-use super::names::{self, ChainName, Owner, Table};
+use super::names::{ChainName, Owner, Table, is_kernels};
 use super::parse::target_of;
 use super::proxier::{Changes, RuleCounts, View, own_rule_count};
 use super::restore::{Limits, Phase, Restore, text_of};
@@ -231,12 +231,6 @@ impl<'a> Mend<'a> {
             self.restore.retire(*table).remove_empty_chain(chain.as_str());
         }
     }
-}
-
-/// Whether a chain is one of the kernel's own.
-fn is_kernels(chain: &str) -> bool {
-    let all = [names::PREROUTING, names::INPUT, names::FORWARD, names::OUTPUT, names::POSTROUTING];
-    all.iter().any(|it| it.as_str() == chain)
 }
 
 /// Writes a shared chain that is not there, or not as it has to be.

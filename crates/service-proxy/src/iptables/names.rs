@@ -86,6 +86,12 @@ impl Owner {
     }
 }
 
+/// Whether a chain is one of the kernel's own.
+pub fn is_kernels(chain: &str) -> bool {
+    let all = [PREROUTING, INPUT, FORWARD, OUTPUT, POSTROUTING];
+    all.iter().any(|it| it.as_str() == chain)
+}
+
 impl fmt::Display for ChainName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

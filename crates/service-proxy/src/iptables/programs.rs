@@ -5,7 +5,8 @@
 //! the older tables. Whoever changes rules of both makes a riddle for others, so a node uses one; which
 //! one is what `iptables-restore` is installed as, unless the operator says otherwise.
 
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -13,6 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::fs::{MemfdFlags, memfd_create};
 use telaio_model::IpFamily;
 use telaio_netlink::nftables::Nftables;
 use telaio_netlink::xtables;
@@ -27,8 +29,6 @@ const RUN_TIME_MAX: Duration = Duration::from_mins(5);
 const VERSION_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long iptables-legacy waits for another that holds the lock, in seconds.
 const LOCK_WAIT_S: &str = "10";
-/// What a pipe holds at least, so that writing this much never waits for the reader.
-const PIPE_BYTES: usize = 60_000;
 /// How much of a program's complaint is passed on.
 const COMPLAINT_LINES_MAX: usize = 6;
 /// Where these programs are when `PATH`, as for many services, does not say.
@@ -246,45 +246,27 @@ impl Run<'_> {
         let mut child = Command::new(self.program)
             .args(self.arguments)
             .env("LC_ALL", "C")
-            .stdin(Stdio::piped())
+            .stdin(in_memory(self.input)?)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
-        let (stdin, stdout, stderr) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let child = Mutex::new(child);
         thread::scope(|scope| {
             let (done, end) = mpsc::channel::<()>();
             let (child, time_max) = (&child, self.time_max);
             let watchdog = scope.spawn(move || end_in_time(child, &end, time_max));
-            let feed = move || {
-                let Some(mut stdin) = stdin else { return Ok(()) };
-                self.input.iter().try_for_each(|piece| stdin.write_all(piece.as_bytes()))
-            };
-            let input_bytes: usize = self.input.iter().map(|piece| piece.len()).sum();
-            // Small enough to be written before anybody reads; else whoever writes must not be the
-            // one who has to read the complaints.
-            let writer = if input_bytes > PIPE_BYTES { Err(scope.spawn(feed)) } else { Ok(feed()) };
             let errors = scope.spawn(move || read_all(stderr));
             let stdout = read_all(stdout)?;
             let stderr = join(errors)??;
             // It has closed both, so it has ended or is about to.
             let status = child.lock().wait()?;
             drop(done);
-            let was_ended = join(watchdog)?;
-            let written = match writer {
-                Ok(written) => written,
-                Err(writer) => join(writer)?,
-            };
-            if was_ended {
+            if join(watchdog)? {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
                     format!("no answer in {} s", self.time_max.as_secs()),
                 ));
-            }
-            // A program that stops reading says why itself.
-            if status.success() {
-                written?;
             }
             Ok(Output { stdout, stderr, status })
         })
@@ -307,6 +289,18 @@ impl Run<'_> {
         }
         classify(stderr, output.status, text)
     }
+}
+
+/// A file that holds the pieces and is nowhere on a disk. A pipe would wake writer and reader in turn for
+/// every few thousand bytes.
+fn in_memory(pieces: &[&str]) -> io::Result<Stdio> {
+    if pieces.is_empty() {
+        return Ok(Stdio::null());
+    }
+    let mut file = File::from(memfd_create("telaio-input", MemfdFlags::CLOEXEC)?);
+    pieces.iter().try_for_each(|piece| file.write_all(piece.as_bytes()))?;
+    file.rewind()?;
+    Ok(file.into())
 }
 
 fn read_all(from: Option<impl Read>) -> io::Result<String> {

@@ -15,10 +15,10 @@ use super::claims::Claims;
 use super::compile::{Claimant, Context, ServiceRules, SharedChain, SharedRule, Slot, compile};
 use super::keeper::Keeper;
 use super::mend::{Expected, Mend};
-use super::names::{Owner, Table};
-use super::restore::{Limits, Restore, text_of};
+use super::names::{ChainName, Owner, Table};
+use super::restore::{Limits, Phase, Restore, text_of};
 use super::scaffold::Scaffold;
-use super::shared::{SharedEdit, SharedRules, Timing, WantedShared, sends_on};
+use super::shared::{SharedEdit, SharedRules, Timing, WantedShared, sends_on, write_whole};
 
 /// Services by name.
 pub type Services = BTreeMap<ObjectKey, ServiceEndpoints>;
@@ -193,8 +193,8 @@ impl Iptables {
     }
 
     /// Writes anew what stands in these chains, which somebody else has changed, and nothing else: the
-    /// rest is taken to be as we left it. `None`, and nothing is done, if that cannot be: they are not
-    /// just services' own chains, services changed, or nothing is known.
+    /// rest is taken to be as we left it. `None`, and nothing is done, if that cannot be: one of the
+    /// kernel's own is among them, services changed, or nothing is known.
     pub fn mend_chains(
         &mut self,
         chains: &BTreeSet<(Table, &str)>,
@@ -207,16 +207,8 @@ impl Iptables {
         if !simple || !self.keeper.is_known() {
             return Ok(None);
         }
-        let mut restore = Restore::new(self.keeper.limits());
-        let mut report = SyncReport::default();
-        for entry in view.all().filter(|_| !ours.is_empty()) {
-            for (chain, rules) in &compile(entry, &self.context).chains {
-                if ours.contains(&(Table::Nat, chain.as_str())) {
-                    restore.prepare().write_chain(*chain, rules);
-                    report.updated += 1;
-                }
-            }
-        }
+        let (restore, updated) = self.write_anew(&ours, view);
+        let mut report = SyncReport { updated, ..SyncReport::default() };
         if report.updated != ours.len() {
             return Ok(None);
         }
@@ -230,6 +222,45 @@ impl Iptables {
             tracing::warn!(%family, what, "somebody else changed chains of ours; mended");
         }
         Ok(Some(report))
+    }
+
+    /// Text that writes these chains as they have to be, and how many of them there are.
+    fn write_anew(&self, chains: &BTreeSet<(Table, &str)>, view: View<'_>) -> (Restore, usize) {
+        let mut restore = Restore::new(self.keeper.limits());
+        let mut written = 0;
+        if chains.is_empty() {
+            return (restore, written);
+        }
+        let wanted = |table: Table, chain: ChainName| chains.contains(&(table, chain.as_str()));
+        for (table, chain, rules) in &self.scaffold.chains {
+            if wanted(*table, *chain) {
+                restore.base(*table).write_chain(*chain, rules);
+                written += 1;
+            }
+        }
+        let shared = SharedChain::ALL.into_iter().filter(|it| wanted(it.place().0, it.place().1));
+        let shared: Vec<SharedChain> = shared.collect();
+        let mut all = WantedShared::default();
+        for entry in view.all() {
+            let compiled = compile(entry, &self.context);
+            for (chain, rules) in &compiled.chains {
+                if wanted(Table::Nat, *chain) {
+                    restore.prepare().write_chain(*chain, rules);
+                    written += 1;
+                }
+            }
+            if !shared.is_empty() {
+                all.add(compiled);
+            }
+        }
+        let (rules, _) = all.finish();
+        for shared in shared {
+            let rules = rules.get(&shared).into_iter().flatten().map(String::as_str);
+            let end = self.scaffold.end_of(shared);
+            write_whole(shared, rules, end, Phase::BeforeNat, &mut restore);
+            written += 1;
+        }
+        (restore, written)
     }
 
     /// Reads everything, keeps what is right and mends the rest.

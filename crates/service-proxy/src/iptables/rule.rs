@@ -443,8 +443,16 @@ impl Match {
 }
 
 fn write_probability(out: &mut impl Write, parts: u32) -> fmt::Result {
-    let probability = f64::from(parts) / f64::from(PROBABILITY_ONE);
-    write!(out, "-m statistic --mode random --probability {probability:.11} ")
+    // Eleven digits, as iptables prints it; in whole numbers, for printing a float costs more than the
+    // rest of the rule.
+    const DIGITS: u64 = 100_000_000_000;
+    let one = u128::from(PROBABILITY_ONE);
+    let scaled = u128::from(parts) * u128::from(DIGITS);
+    let (down, rest) = ((scaled / one) as u64, scaled % one);
+    let is_up = rest * 2 > one || (rest * 2 == one && down % 2 == 1);
+    let digits = down + u64::from(is_up);
+    let (whole, fraction) = (digits / DIGITS, digits % DIGITS);
+    write!(out, "-m statistic --mode random --probability {whole}.{fraction:011} ")
 }
 
 fn write_mask(out: &mut impl Write, family: IpFamily) -> fmt::Result {

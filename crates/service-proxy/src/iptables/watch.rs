@@ -2,7 +2,7 @@
 //!
 //! A thread looks, several times a second, at something that is cheap to read and changes with every
 //! change of rules. iptables on nf_tables has a number that each transaction, of anybody, makes greater
-//! by one; we know how many of them are ours. The older tables tell only how big they are, so they are
+//! by one; we know how many of them are ours, and the kernel tells which chains the others touched. The older tables tell only how big they are, so they are
 //! read in full: when somebody else has used the [lock](super::lock) of their programs, and once in a
 //! while anyway, as often as that is cheap, for whoever changes them without it.
 //!
@@ -67,8 +67,10 @@ pub(crate) struct Watch {
 struct WatchState {
     cheap: Option<Box<dyn Probe>>,
     lock: Option<Box<dyn LockUses>>,
-    /// Somebody else has let go of the lock since the rules were last read.
-    lock_used: bool,
+    /// Somebody else has let go of the lock, or tables have another size, since the rules were last read.
+    must_read: bool,
+    /// What stands in the tables can be read, to tell which chains changed.
+    can_read: bool,
     /// How often the lock was let go since the sync that runs began.
     uses_in_sync: u64,
     /// What it was after the last sync.
@@ -97,7 +99,8 @@ impl Watch {
         let state = WatchState {
             cheap,
             lock,
-            lock_used: false,
+            must_read: false,
+            can_read: false,
             uses_in_sync: 0,
             seen: None,
             at_begin: None,
@@ -121,9 +124,12 @@ impl Watch {
         state.look();
         state.look_at_lock();
         // What our own change does hides what somebody else's did.
-        let hidden = std::mem::take(&mut state.lock_used);
+        let hidden = std::mem::take(&mut state.must_read);
         state.suspect_if(hidden);
         state.at_begin = state.read();
+        if let Some(cheap) = &mut state.cheap {
+            cheap.rest();
+        }
         state.uses_in_sync = 0;
         state.syncing = true;
         state.epoch += 1;
@@ -146,9 +152,13 @@ impl Watch {
     pub(crate) fn end_as_before(&self, end: SyncEnd) {
         let mut state = self.state.lock();
         state.end(end);
-        // Looked at, that is; there is something from before to compare with.
-        state.suspicion = if end.succeeded { Suspicion::None } else { Suspicion::Everything };
-        state.lock_used = true;
+        if !end.succeeded {
+            state.suspicion = Suspicion::Everything;
+        } else if !state.counts() {
+            // Looked at, that is; there is something from before to compare with.
+            state.suspicion = Suspicion::None;
+            state.must_read = true;
+        }
     }
 
     /// The chains that somebody else has changed, if it is known to be just those.
@@ -167,7 +177,10 @@ impl Watch {
     ) -> io::Result<Watcher> {
         let watch = Arc::clone(self);
         let mut thorough = thorough;
-        let bell = self.state.lock().lock.as_ref().and_then(|lock| lock.bell());
+        let mut state = self.state.lock();
+        state.can_read = thorough.is_some();
+        let bell = state.lock.as_ref().and_then(|lock| lock.bell());
+        drop(state);
         let thread =
             std::thread::Builder::new().name("telaio-drift".to_owned()).spawn(move || {
                 while watch.wait(bell.as_ref()) {
@@ -202,15 +215,15 @@ impl Watch {
         state.look();
         let (epoch, content) = (state.epoch, state.content);
         let known = thorough.as_ref().is_some_and(|it| it.knew(content));
-        if state.lock_used && !known {
+        if state.must_read && !known {
             // There is nothing from before it to compare with.
-            state.lock_used = false;
+            state.must_read = false;
             state.suspicion = Suspicion::Everything;
         } else if let Some(thorough) = thorough
-            && thorough.is_due(state.lock_used)
+            && thorough.is_due(state.must_read)
         {
             // A use that comes while we read may be too late for what we read.
-            let because_of_lock = std::mem::take(&mut state.lock_used);
+            let because_of_lock = std::mem::take(&mut state.must_read);
             // It takes its time, and no sync should wait for it.
             drop(state);
             let found = thorough.look(content, because_of_lock);
@@ -255,7 +268,7 @@ impl WatchState {
         if self.syncing {
             self.uses_in_sync += uses;
         } else {
-            self.lock_used |= self.live && uses > 0;
+            self.must_read |= self.live && uses > 0;
         }
     }
 
@@ -264,6 +277,10 @@ impl WatchState {
     }
 
     fn end(&mut self, end: SyncEnd) {
+        if let Some(cheap) = &mut self.cheap {
+            // Before it is read: what comes in between is told twice, not never.
+            cheap.listen();
+        }
         let now = self.read();
         if end.compared {
             self.asked = false;
@@ -291,8 +308,25 @@ impl WatchState {
     }
 
     fn look(&mut self) {
-        let changed = self.seen.is_some() && self.read() != self.seen;
-        self.suspect_if(changed);
+        let now = self.read();
+        if self.seen.is_none() || now == self.seen {
+            return;
+        }
+        let transactions = now.zip(self.seen).and_then(|(now, seen)| now.checked_sub(seen));
+        let cheap = self.cheap.as_mut().zip(transactions);
+        match cheap.and_then(|(cheap, transactions)| cheap.touched_chains(transactions)) {
+            Some(chains) => {
+                self.seen = now;
+                if !chains.is_empty() {
+                    self.suspicion.add(Suspicion::Chains(chains));
+                }
+            }
+            None if self.can_read => {
+                self.seen = now;
+                self.must_read = true;
+            }
+            None => self.suspicion = Suspicion::Everything,
+        }
     }
 }
 
@@ -347,9 +381,9 @@ impl Thorough {
         self.seen.as_ref().is_some_and(settled)
     }
 
-    fn is_due(&self, lock_used: bool) -> bool {
+    fn is_due(&self, must_read: bool) -> bool {
         let now = Instant::now();
-        now >= self.due || (lock_used && now >= self.due_for_lock)
+        now >= self.due || (must_read && now >= self.due_for_lock)
     }
 
     /// What is not as it was when this content was read first; the first time nothing is.

@@ -10,15 +10,12 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use telaio_model::{IpFamily, Object, ObjectKey, ObjectRef, ServiceEndpoints};
 use telaio_netlink::addresses::Addresses;
-use telaio_netlink::ipvs::{Ipvs, Timeouts};
 use telaio_netlink::links::Links;
-use telaio_reconcile::kpng::{Backend, FilterReset, FullState, Inbox, News, Sink, SinkError};
-use telaio_reconcile::target::DriftReport;
-use telaio_reconcile::{ApplyError, SyncHandle, SyncKind, SyncReport, Syncer, sync_loop};
+use telaio_reconcile::kpng::{Backend, Inbox, News, Sink, SinkError, Syncing};
+use telaio_reconcile::{ApplyError, SyncKind, SyncReport, Syncer};
 
 use super::compile::{Context, annotation_problems, is_usable};
 use super::controller::{IpvsController, steps_of};
-use super::mirror::Thing;
 use super::proxier::{DEVICE, Proxier, ProxierOptions, apply_error};
 use super::rules::{RulesContext, scaffold};
 use super::setup;
@@ -31,8 +28,6 @@ use crate::options::{Programmed, ProxyOptions};
 
 /// How long a sync that was asked for by name may take.
 const SYNC_TIME_MAX: Duration = Duration::from_mins(1);
-/// How many wrong things are named in the log.
-const DRIFT_NAMED_MAX: usize = 5;
 /// How many threads work out what patches come down to.
 const THREADS_MAX: usize = 4;
 /// Packets outside a connection's window are not taken for invalid.
@@ -47,8 +42,6 @@ pub struct IpvsOptions {
     pub exclude: Vec<IpNet>,
     /// Virtual servers at our services' addresses are taken over, whoever made them.
     pub takeover: bool,
-    /// How long connections without packets are kept; 0 leaves it as it is.
-    pub timeouts: Timeouts,
     /// How long an endpoint that left may keep its connections.
     pub drain_time_max: Duration,
     /// Which iptables the fixed rules are made with.
@@ -61,7 +54,6 @@ impl Default for IpvsOptions {
             scheduler: Scheduler::default(),
             exclude: Vec::new(),
             takeover: false,
-            timeouts: Timeouts { tcp_s: 0, tcp_fin_s: 0, udp_s: 0 },
             drain_time_max: Duration::from_mins(15),
             flavor: Flavor::Auto,
         }
@@ -72,15 +64,8 @@ impl Default for IpvsOptions {
 pub struct IpvsBackend {
     options: ProxyOptions,
     ipvs: IpvsOptions,
-    inbox: Inbox,
     counters: SharedCounters,
-    running: Option<Running>,
-}
-
-/// What runs, ended when it is dropped.
-struct Running {
-    handle: SyncHandle,
-    _watch: Watch,
+    syncing: Syncing<Watch>,
 }
 
 impl IpvsBackend {
@@ -89,8 +74,7 @@ impl IpvsBackend {
 
     /// A backend that is not set up yet.
     pub fn new(options: ProxyOptions, ipvs: IpvsOptions) -> Self {
-        let (inbox, counters) = (Inbox::default(), SharedCounters::default());
-        Self { options, ipvs, inbox, counters, running: None }
+        Self { options, ipvs, counters: SharedCounters::default(), syncing: Syncing::default() }
     }
 
     /// Numbers of the fixed rules, for metrics; they follow the backend.
@@ -108,39 +92,27 @@ impl Backend for IpvsBackend {
         let config = Arc::clone(&self.options.config);
         setup::check(&config.families, self.ipvs.flavor).map_err(SinkError::Setup)?;
         let counters = Arc::clone(&self.counters);
-        let syncer = IpvsSyncer::new(&self.options, &self.ipvs, self.inbox.clone(), counters)?;
+        let syncer = IpvsSyncer::new(&self.options, &self.ipvs, self.syncing.inbox(), counters)?;
         let (signals, own) = (Arc::clone(&syncer.signals), syncer.proxier.port_and_device());
         let programs = syncer.programs.clone();
-        let no_thread = |error| SinkError::Setup(format!("cannot start a thread: {error}"));
-        let handle =
-            sync_loop::spawn("telaio-ipvs", self.options.pacing, syncer).map_err(no_thread)?;
+        let handle = self.syncing.start("telaio-ipvs", self.options.pacing, syncer)?;
         self.options.follower.started(&handle);
         let watch = Watch::start(&handle, signals, &programs, own);
-        self.running = Some(Running { handle, _watch: watch.map_err(no_thread)? });
+        let no_thread = |error| SinkError::Setup(format!("cannot start a thread: {error}"));
+        self.syncing.keep(watch.map_err(no_thread)?);
         Ok(())
     }
 
     fn reset(&mut self) {
-        if let Some(running) = &self.running {
-            running.handle.resync();
-        }
+        self.syncing.reset();
     }
 
     fn sync(&mut self) -> Result<(), SinkError> {
-        let running = self.running.as_ref();
-        let running = running.ok_or_else(|| SinkError::Setup("not set up yet".into()))?;
-        running.handle.resync();
-        if running.handle.wait_synced(SYNC_TIME_MAX) { Ok(()) } else { Err(SinkError::Closed) }
+        self.syncing.sync(SYNC_TIME_MAX)
     }
 
     fn sink(self: Box<Self>) -> Box<dyn Sink> {
-        let Self { options, inbox, running, .. } = *self;
-        let notify = move || {
-            if let Some(running) = &running {
-                running.handle.notify();
-            }
-        };
-        Box::new(FilterReset::new(FullState::new(options.node, inbox.callback(notify))))
+        self.syncing.sink(self.options.node)
     }
 }
 
@@ -176,7 +148,6 @@ impl IpvsSyncer {
         counters: SharedCounters,
     ) -> Result<Self, SinkError> {
         let config = &options.config;
-        set_timeouts(&ipvs.timeouts)?;
         let mut proxier = Proxier::open(ProxierOptions {
             families: config.families.clone(),
             exclude: ipvs.exclude.clone(),
@@ -259,12 +230,11 @@ impl IpvsSyncer {
         }
         let addresses_changed = self.signals.addresses.swap(false, Ordering::AcqRel);
         let machine_changed = (addresses_changed || self.first) && self.machine.read()?;
-        let everything = if node != self.node || machine_changed || self.first {
+        let mut everything = self.avoid_lost_marks();
+        if node != self.node || machine_changed || self.first {
             self.node = node;
-            self.set_contexts()
-        } else {
-            false
-        };
+            everything |= self.set_contexts();
+        }
         for controller in &mut self.controllers {
             if everything {
                 for (key, entry) in &self.services {
@@ -276,6 +246,17 @@ impl IpvsSyncer {
             }
         }
         Ok(())
+    }
+
+    /// Somebody else may have taken marks of ours; whether so, and all services want a new look.
+    fn avoid_lost_marks(&mut self) -> bool {
+        let lost = self.proxier.lost_marks();
+        for (family, mark) in &lost {
+            for controller in self.controllers.iter_mut().filter(|it| it.family() == *family) {
+                controller.avoid_mark(*mark);
+            }
+        }
+        !lost.is_empty()
     }
 
     /// What all services depend on may be something else now; whether it is.
@@ -304,7 +285,7 @@ impl IpvsSyncer {
             // What an earlier run left is no drift.
             return Ok(SyncReport::default());
         }
-        log_drift(&drift);
+        drift.warn();
         Ok(drift.to_sync_report())
     }
 
@@ -362,30 +343,6 @@ impl IpvsSyncer {
     fn count(&self) {
         let by_family = self.rules.iter().map(|rules| (rules.family(), rules.counters()));
         *self.counters.lock() = by_family.collect();
-    }
-}
-
-fn set_timeouts(timeouts: &Timeouts) -> Result<(), ApplyError> {
-    if *timeouts == (Timeouts { tcp_s: 0, tcp_fin_s: 0, udp_s: 0 }) {
-        return Ok(());
-    }
-    let Some(mut ipvs) = Ipvs::open().map_err(apply_error)? else { return Ok(()) };
-    ipvs.set_timeouts(timeouts).map_err(apply_error)
-}
-
-fn log_drift(drift: &DriftReport<Thing>) {
-    for (what, things) in [
-        ("was missing", &drift.missing),
-        ("had been changed", &drift.altered),
-        ("is not ours", &drift.unexpected),
-    ] {
-        if things.is_empty() {
-            continue;
-        }
-        let named: Vec<String> =
-            things.iter().take(DRIFT_NAMED_MAX).map(ToString::to_string).collect();
-        let more = things.len().saturating_sub(DRIFT_NAMED_MAX);
-        tracing::warn!(count = things.len(), more, "repaired: {what}: {}", named.join(", "));
     }
 }
 

@@ -97,11 +97,42 @@ fn remove_servers() -> Result<Option<String>, NetlinkError> {
     let servers = servers_on_record()?;
     let mut count = 0;
     if let (false, Some(mut ipvs)) = (servers.is_empty(), Ipvs::open()?) {
+        let _spared = SparedEntries::begin();
         for key in &servers {
             count += usize::from(ipvs.delete(key)?);
         }
     }
     Ok((count > 0).then(|| format!("{count} IPVS services")))
+}
+
+/// While this lives, IPVS leaves its entries of connections to their own end when their server goes.
+///
+/// Else it removes them at once, and with each the entry of connection tracking of the same addresses and
+/// ports. That may be another connection by then, which another backend leads: of a client that has used its
+/// port again.
+pub(crate) struct SparedEntries {
+    before: Option<String>,
+}
+
+impl SparedEntries {
+    const SETTING: &str = "/proc/sys/net/ipv4/vs/expire_nodest_conn";
+
+    /// Begins. Where the setting cannot be changed, it stays.
+    pub(crate) fn begin() -> Self {
+        let before = std::fs::read_to_string(Self::SETTING).ok().filter(|it| it.trim() != "0");
+        let before = before.filter(|_| std::fs::write(Self::SETTING, "0").is_ok());
+        Self { before }
+    }
+}
+
+impl Drop for SparedEntries {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before
+            && let Err(error) = std::fs::write(Self::SETTING, before.trim())
+        {
+            tracing::warn!(setting = Self::SETTING, %error, "cannot be put back");
+        }
+    }
 }
 
 fn remove_sets() -> Result<Option<String>, NetlinkError> {
@@ -131,6 +162,10 @@ fn remove_device() -> Result<Option<String>, NetlinkError> {
 
 /// The way out, when another backend serves: connections that IPVS has go on, no new ones come, and what
 /// has none is removed. May be begun anew at any time.
+///
+/// Connections that both sides have closed are not waited for, though IPVS remembers them for two minutes:
+/// nothing comes of them any more, and a client that uses its port again would begin those minutes anew,
+/// without end on a busy node.
 #[derive(Debug)]
 pub struct Leave {
     proxier: Proxier,
@@ -184,7 +219,7 @@ impl Leave {
             forget_udp_flows().map_err(|error| error.to_string())?;
         }
         self.proxier.flush(now).map_err(told)?;
-        if self.proxier.is_draining() {
+        if self.proxier.is_draining() && self.proxier.has_live_connections().map_err(told)? {
             return Ok(None);
         }
         cleanup(&self.flavors).map(Some)

@@ -146,9 +146,10 @@ impl IpvsController {
             return;
         }
         self.service_store.delete(server);
-        let gone = before.filter(|it| matches!(it.service.server, ServerKey::Mark { .. }));
-        if let Some(claim) = gone {
-            self.marks.release(&claim.service.name);
+        if let Some(Claim { service, .. }) = before
+            && let ServerKey::Mark { mark, .. } = service.server
+        {
+            self.marks.give_back(&service.name, mark);
         }
     }
 

@@ -51,8 +51,9 @@ impl Marks {
         }
     }
 
-    /// Nobody gets this mark: it is another's.
+    /// Nobody gets this mark: it is another's. Who has it gets one anew.
     pub fn avoid(&mut self, mark: u32) {
+        self.of_port.retain(|_, of_port| *of_port != mark);
         self.not_asked_for.remove(&mark);
         self.taken.insert(mark);
     }
@@ -86,6 +87,13 @@ impl Marks {
     pub fn release(&mut self, port: &PortName) {
         if let Some(mark) = self.of_port.remove(port) {
             self.taken.remove(&mark);
+        }
+    }
+
+    /// The port does not need this mark any more. It may have another by now, and keeps that.
+    pub fn give_back(&mut self, port: &PortName, mark: u32) {
+        if self.of_port.get(port) == Some(&mark) {
+            self.release(port);
         }
     }
 
@@ -152,6 +160,9 @@ mod tests {
         marks.avoid(2 << 16);
         let given = marks.of(&port("a"), [at("192.0.2.1:80")].into_iter());
         assert_eq!(given, Some(3 << 16));
+        // Not even who had it.
+        marks.avoid(3 << 16);
+        assert_eq!(marks.of(&port("a"), std::iter::empty()), Some(4 << 16));
     }
 
     #[test]

@@ -8,23 +8,26 @@
 //!   time is over; a server goes after its last endpoint, and its address after the server. UDP has nothing
 //!   to wait for.
 
+mod observe;
+mod server;
+mod terms;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use telaio_model::IpFamily;
-use telaio_netlink::ipvs::{
-    Command, FLAG_PERSISTENT, FLAG_SCHEDULER_1, Forwarding as Method, RealServer, RealServerLoad,
-    Snapshot, VirtualServer,
-};
-use telaio_reconcile::target::DriftReport;
+use telaio_netlink::ipvs::{Command, RealServerLoad};
 
-use super::network::{Entry, Membership, Server, Step};
+use super::network::{Entry, Membership, Step};
 use super::sets::SetKind;
-use super::types::{
-    EndpointInfo, EndpointKey, Forwarding, ResourceInfo as _, Scheduler, ServerKey, family_of,
-};
+use super::types::{EndpointKey, ResourceInfo as _, Scheduler, ServerKey, family_of};
+
+pub use observe::Found;
+use server::ServerState;
+use terms::recorded;
+pub use terms::{real_server, record, virtual_server};
 
 const UDP: u8 = 17;
 /// The protocols that services have, by their numbers.
@@ -76,35 +79,6 @@ impl fmt::Display for ServerName<'_> {
             }
         }
     }
-}
-
-/// What was found in the kernel.
-#[derive(Debug, Default)]
-pub struct Found {
-    /// Every virtual server, also others'.
-    pub servers: Vec<Snapshot>,
-    /// The members of our sets, with their marks.
-    pub members: BTreeMap<Membership, Option<u32>>,
-    /// The addresses on our device.
-    pub addresses: BTreeSet<IpAddr>,
-}
-
-#[derive(Debug, Default)]
-struct ServerState {
-    wanted: Option<VirtualServer>,
-    present: Option<VirtualServer>,
-    is_udp: bool,
-    /// Another has it; hands off.
-    is_anothers: bool,
-    endpoints: BTreeMap<SocketAddr, EndpointState>,
-}
-
-#[derive(Debug, Default)]
-struct EndpointState {
-    wanted: Option<RealServer>,
-    present: Option<RealServer>,
-    /// It has weight 0 because it is not wanted, since then.
-    leaving_since: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -267,127 +241,6 @@ impl Mirror {
         self.dirty_members.insert(member);
     }
 
-    /// The kernel was looked at. What differs from what we thought; it is mended by the next commands.
-    ///
-    /// A virtual server that is wanted and not on record is taken over if `adopt` says so; else it is
-    /// another's, and ours cannot be.
-    pub fn observe(
-        &mut self,
-        found: Found,
-        now: Instant,
-        adopt: impl Fn(&ServerKey) -> bool,
-    ) -> DriftReport<Thing> {
-        let mut drift = DriftReport::default();
-        self.observe_servers(found.servers, &found.members, now, adopt, &mut drift);
-        self.observe_members(&found.members, &mut drift);
-        self.observe_addresses(&found.addresses, &mut drift);
-        drift
-    }
-
-    fn observe_servers(
-        &mut self,
-        found: Vec<Snapshot>,
-        on_record: &BTreeMap<Membership, Option<u32>>,
-        now: Instant,
-        adopt: impl Fn(&ServerKey) -> bool,
-        drift: &mut DriftReport<Thing>,
-    ) {
-        let (mut seen, mut anothers) = (BTreeSet::new(), BTreeSet::new());
-        let mut others = BTreeSet::new();
-        for snapshot in found {
-            let key = snapshot.server.frontend;
-            // One that we have made ourselves is ours, even if its record is gone.
-            let is_made = self.servers.get(&key).is_some_and(|state| state.present.is_some());
-            if !is_made && !on_record.contains_key(&record(&key)) {
-                let is_wanted = self.servers.get(&key).is_some_and(|state| state.wanted.is_some());
-                let may_adopt = adopt(&key);
-                if !may_adopt {
-                    others.insert(key);
-                }
-                if !is_wanted || !may_adopt {
-                    anothers.insert(key);
-                    continue;
-                }
-            }
-            seen.insert(key);
-            let state = self.servers.entry(key).or_default();
-            if state.wanted.is_none() && state.present.is_none() {
-                let is_udp = matches!(key, ServerKey::Address { protocol: UDP, .. });
-                state.is_udp = is_udp && !self.is_patient;
-            }
-            state.observe(key, snapshot, now, drift);
-            if !state.is_settled() {
-                self.touch_server(key);
-            }
-            self.note_leaving(&key);
-        }
-        self.others = others;
-        let gone: Vec<ServerKey> =
-            self.servers.keys().filter(|it| !seen.contains(it)).copied().collect();
-        for key in gone {
-            let Some(state) = self.servers.get_mut(&key) else { continue };
-            let is_anothers = anothers.contains(&key);
-            if is_anothers && !state.is_anothers && state.wanted.is_some() {
-                tell_of_anothers(&key);
-            }
-            // Where another's is gone, ours can be.
-            state.is_anothers = is_anothers;
-            if state.present.take().is_some() {
-                drift.missing.push(Thing::Server(key));
-                for endpoint in state.endpoints.values_mut() {
-                    endpoint.present = None;
-                }
-            }
-            if state.wanted.is_none() || !state.is_settled() {
-                self.touch_server(key);
-                self.touch_places(&key);
-            }
-            self.note_leaving(&key);
-        }
-    }
-
-    fn observe_members(
-        &mut self,
-        found: &BTreeMap<Membership, Option<u32>>,
-        drift: &mut DriftReport<Thing>,
-    ) {
-        for (member, mark) in found {
-            let state = self.members.entry(*member).or_default();
-            match state.present {
-                Some(before) if before == *mark => continue,
-                Some(_) => drift.altered.push(Thing::Member(*member)),
-                None => drift.unexpected.push(Thing::Member(*member)),
-            }
-            state.present = Some(*mark);
-            self.dirty_members.insert(*member);
-        }
-        for (member, state) in &mut self.members {
-            if state.present.is_some() && !found.contains_key(member) {
-                state.present = None;
-                drift.missing.push(Thing::Member(*member));
-                self.dirty_members.insert(*member);
-            }
-        }
-    }
-
-    fn observe_addresses(&mut self, found: &BTreeSet<IpAddr>, drift: &mut DriftReport<Thing>) {
-        let known: Vec<IpAddr> = self.addresses.keys().chain(found).copied().collect();
-        for ip in known {
-            let state = self.addresses.entry(ip).or_default();
-            let present = found.contains(&ip);
-            if state.present == present {
-                continue;
-            }
-            if present {
-                drift.unexpected.push(Thing::Address(ip));
-            } else {
-                drift.missing.push(Thing::Address(ip));
-            }
-            state.present = present;
-            self.touch_address(ip);
-        }
-    }
-
     /// Members to be put into sets, with their marks.
     pub fn joins(&self) -> Vec<(Membership, Option<u32>)> {
         let dirty = self.dirty_members.iter().filter_map(|at| Some((*at, self.members.get(at)?)));
@@ -457,13 +310,58 @@ impl Mirror {
 
     /// The commands for virtual servers and their endpoints that need nobody's leave.
     pub fn commands(&self) -> Vec<Command> {
+        self.commands_of(|_| true)
+    }
+
+    /// Those of them that make virtual servers. They come first and alone: only where the kernel has made
+    /// one for us are [`changes`](Self::changes) of it ours to make.
+    pub fn new_servers(&self) -> Vec<Command> {
+        let mut commands = self.commands_of(|state| state.present.is_none());
+        commands.retain(|command| matches!(command, Command::Add(_)));
+        commands
+    }
+
+    /// Those for virtual servers that are there.
+    pub fn changes(&self) -> Vec<Command> {
+        self.commands_of(|state| state.present.is_some())
+    }
+
+    fn commands_of(&self, which: impl Fn(&ServerState) -> bool) -> Vec<Command> {
         let mut commands = Vec::new();
         for key in &self.dirty_servers {
-            if let Some(state) = self.servers.get(key).filter(|state| !state.is_anothers) {
+            let state = self.servers.get(key);
+            if let Some(state) = state.filter(|state| !state.is_anothers && which(state)) {
                 state.commands(key, &mut commands);
             }
         }
         commands
+    }
+
+    /// The kernel would not make this server: somebody else has, since we looked.
+    pub fn met_anothers(&mut self, key: ServerKey) {
+        tell_of_anothers(&key);
+        self.others.insert(key);
+        self.servers.entry(key).or_default().is_anothers = true;
+        self.touch_server(key);
+    }
+
+    /// Marks of ours that are somebody else's virtual servers now. What we lead there would be theirs.
+    pub fn lost_marks(&self) -> Vec<(IpFamily, u32)> {
+        let is_lost = |key: &&ServerKey| {
+            self.servers.get(key).is_some_and(|it| it.is_anothers && it.wanted.is_some())
+        };
+        let mark = |key: &ServerKey| match *key {
+            ServerKey::Mark { mark, .. } => Some((family_of(key), mark)),
+            ServerKey::Address { .. } => None,
+        };
+        self.others.iter().filter(is_lost).filter_map(mark).collect()
+    }
+
+    /// Where what leaves sent its connections to.
+    pub fn leaving_endpoints(&self) -> BTreeSet<SocketAddr> {
+        let servers = self.leaving.iter().filter_map(|key| self.servers.get(key));
+        let endpoints = servers.flat_map(|server| &server.endpoints);
+        endpoints.filter(|(_, it)| it.wanted.is_none()).map(|(address, _)| *address).collect()
     }
 
     /// Addresses to be put on our device.
@@ -631,176 +529,9 @@ impl Mirror {
     }
 }
 
-impl ServerState {
-    fn observe(
-        &mut self,
-        key: ServerKey,
-        snapshot: Snapshot,
-        now: Instant,
-        drift: &mut DriftReport<Thing>,
-    ) {
-        match &self.present {
-            Some(before) if *before == snapshot.server => {}
-            Some(_) => drift.altered.push(Thing::Server(key)),
-            None => drift.unexpected.push(Thing::Server(key)),
-        }
-        self.present = Some(snapshot.server);
-        self.is_anothers = false;
-        let thing = |address| Thing::Endpoint(EndpointKey { server: key, address });
-        let mut seen = BTreeSet::new();
-        for load in snapshot.servers {
-            let address = load.server.address;
-            seen.insert(address);
-            let endpoint = self.endpoints.entry(address).or_default();
-            match endpoint.present {
-                Some(before) if before == load.server => {}
-                Some(_) => drift.altered.push(thing(address)),
-                None => drift.unexpected.push(thing(address)),
-            }
-            endpoint.present = Some(load.server);
-            if endpoint.wanted.is_none() && load.server.weight == 0 {
-                endpoint.leaving_since.get_or_insert(now);
-            }
-        }
-        for (address, endpoint) in &mut self.endpoints {
-            if !seen.contains(address) && endpoint.present.take().is_some() {
-                drift.missing.push(thing(*address));
-            }
-        }
-    }
-
-    fn has_leaving(&self) -> bool {
-        self.present.is_some()
-            && (self.wanted.is_none()
-                || self.endpoints.values().any(|it| it.wanted.is_none() && it.present.is_some()))
-    }
-
-    /// Nothing is left to do but to wait.
-    fn is_settled(&self) -> bool {
-        let endpoints = self.endpoints.values().all(|it| match (&it.wanted, &it.present) {
-            (Some(wanted), present) => present.as_ref() == Some(wanted),
-            (None, Some(present)) => present.weight == 0,
-            (None, None) => true,
-        });
-        let server = match &self.wanted {
-            Some(wanted) => self.present.as_ref() == Some(wanted),
-            None => true,
-        };
-        self.is_anothers || (server && endpoints)
-    }
-
-    fn commands(&self, key: &ServerKey, commands: &mut Vec<Command>) {
-        let Some(wanted) = &self.wanted else {
-            let leaves = |it: &EndpointState| it.present.is_some();
-            if self.present.is_some() && (self.is_udp || !self.endpoints.values().any(leaves)) {
-                commands.push(Command::Delete(*key));
-            } else if self.present.is_some() {
-                self.quiet(key, commands);
-            }
-            return;
-        };
-        match &self.present {
-            None => commands.push(Command::Add(wanted.clone())),
-            Some(present) if present != wanted => commands.push(Command::Edit(wanted.clone())),
-            Some(_) => {}
-        }
-        for endpoint in self.endpoints.values() {
-            match (endpoint.wanted, endpoint.present) {
-                (Some(wanted), None) => commands.push(Command::AddServer(*key, wanted)),
-                (Some(wanted), Some(present)) if wanted != present => {
-                    commands.push(Command::EditServer(*key, wanted));
-                }
-                _ => {}
-            }
-        }
-        // Who goes after who comes: a service that has endpoints is never without.
-        self.quiet(key, commands);
-    }
-
-    /// The scheduler leads clients also to an endpoint with weight 0, who are refused then: it has to go
-    /// at once.
-    fn needs_all(&self) -> bool {
-        let by_destination = Scheduler::DestinationHash.as_str();
-        self.wanted.as_ref().is_some_and(|it| it.scheduler == by_destination)
-    }
-
-    /// Endpoints that are not wanted get no more connections.
-    fn quiet(&self, key: &ServerKey, commands: &mut Vec<Command>) {
-        for (address, endpoint) in &self.endpoints {
-            let (None, Some(present)) = (endpoint.wanted, endpoint.present) else { continue };
-            if self.is_udp || self.needs_all() {
-                commands.push(Command::DeleteServer(*key, *address));
-            } else if present.weight > 0 {
-                let quiet = RealServer { weight: 0, ..present };
-                commands.push(Command::EditServer(*key, quiet));
-            }
-        }
-    }
-}
-
 fn tell_of_anothers(key: &ServerKey) {
     let server = ServerName(key);
     tracing::warn!(%server, "is a virtual server of somebody else; it is left alone");
-}
-
-/// Where a virtual server is on record.
-pub fn record(key: &ServerKey) -> Membership {
-    match *key {
-        ServerKey::Address { protocol, at } => {
-            let entry = Entry::IpPort { ip: at.ip(), protocol, port: at.port() };
-            Membership::new(SetKind::Servers, entry)
-        }
-        ServerKey::Mark { mark, .. } => {
-            let ip = match family_of(key) {
-                IpFamily::V4 => IpAddr::V4(Ipv4Addr::from(mark)),
-                IpFamily::V6 => IpAddr::V6(Ipv6Addr::from(u128::from(mark))),
-            };
-            Membership::new(SetKind::Marks, Entry::Ip(ip))
-        }
-    }
-}
-
-/// The virtual server that a record is about; `None` if it is no record.
-fn recorded(at: &Membership) -> Option<ServerKey> {
-    match (at.set.kind, at.entry) {
-        (SetKind::Servers, Entry::IpPort { ip, protocol, port }) => {
-            Some(ServerKey::Address { protocol, at: SocketAddr::new(ip, port) })
-        }
-        (SetKind::Marks, Entry::Ip(IpAddr::V4(ip))) => {
-            Some(ServerKey::Mark { is_v6: false, mark: ip.into() })
-        }
-        (SetKind::Marks, Entry::Ip(IpAddr::V6(ip))) => {
-            Some(ServerKey::Mark { is_v6: true, mark: u32::try_from(u128::from(ip)).ok()? })
-        }
-        _ => None,
-    }
-}
-
-/// A server in the kernel's terms.
-pub fn virtual_server(server: &Server) -> VirtualServer {
-    // Without this flag, whoever is hashed to an endpoint with weight 0 is refused.
-    let fallback = match server.scheduler {
-        Scheduler::SourceHash | Scheduler::Maglev => FLAG_SCHEDULER_1,
-        _ => 0,
-    };
-    VirtualServer {
-        flags: fallback | if server.affinity_s.is_some() { FLAG_PERSISTENT } else { 0 },
-        timeout_s: server.affinity_s.unwrap_or_default(),
-        ..VirtualServer::new(server.key, server.scheduler.as_str())
-    }
-}
-
-/// An endpoint in the kernel's terms.
-pub fn real_server(endpoint: &EndpointInfo) -> RealServer {
-    RealServer {
-        address: endpoint.address,
-        weight: u32::from(endpoint.weight),
-        method: match endpoint.forwarding {
-            Forwarding::Nat => Method::Nat,
-            Forwarding::Direct => Method::Direct,
-            Forwarding::Tunnel => Method::Tunnel,
-        },
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use telaio_netlink::NetlinkError;
 use telaio_netlink::addresses::Addresses;
 use telaio_netlink::batch::Failure;
 use telaio_netlink::ipset::{self, Ipset, Mark};
-use telaio_netlink::ipvs::{Command, Ipvs};
+use telaio_netlink::ipvs::{Command, Ipvs, connections};
 use telaio_netlink::links::{LinkIndex, Links, NewLink};
 use telaio_reconcile::target::DriftReport;
 use telaio_reconcile::{ApplyError, SyncReport};
@@ -44,6 +44,17 @@ pub struct ProxierOptions {
     pub takeover: bool,
     /// An endpoint that leaves is removed after this time, if it still has connections.
     pub drain_time_max: Duration,
+}
+
+impl ProxierOptions {
+    /// A virtual server that somebody else has made may become ours.
+    fn may_adopt(&self, key: &ServerKey) -> bool {
+        let is_excluded = match key {
+            ServerKey::Address { at, .. } => self.exclude.iter().any(|net| net.contains(&at.ip())),
+            ServerKey::Mark { .. } => false,
+        };
+        self.takeover && !is_excluded
+    }
 }
 
 /// The kernel's IPVS, sets and device.
@@ -115,6 +126,18 @@ impl Proxier {
         !self.mirror.leaving().is_empty()
     }
 
+    /// A connection of what leaves may still carry data. Where that is not so, all that is waited for are
+    /// entries of connections that have ended.
+    pub fn has_live_connections(&self) -> Result<bool, ApplyError> {
+        let servers = self.mirror.leaving_endpoints();
+        Ok(!servers.is_empty() && connections::any_lives(&servers).map_err(apply_error)?)
+    }
+
+    /// Marks of ours that somebody else has taken: until others take their place, nothing more is done.
+    pub fn lost_marks(&self) -> Vec<(IpFamily, u32)> {
+        self.mirror.lost_marks()
+    }
+
     /// Virtual servers and endpoints in the kernel.
     pub fn counts(&self) -> (usize, usize) {
         self.mirror.counts()
@@ -170,8 +193,7 @@ impl Proxier {
         let of_families = |ip: &IpAddr| self.options.families.contains(&IpFamily::of(*ip));
         let ours = addresses.into_iter().filter(|it| it.link == self.device).map(|it| it.ip);
         let addresses = ours.filter(|ip| of_families(ip) && !is_link_local(*ip)).collect();
-        let options = &self.options;
-        let adopt = |key: &ServerKey| options.takeover && !is_excluded(key, &options.exclude);
+        let adopt = |key: &ServerKey| self.options.may_adopt(key);
         let drift = self.mirror.observe(Found { servers, members, addresses }, now, adopt);
         self.is_stale = false;
         Ok(drift)
@@ -216,11 +238,11 @@ impl Proxier {
             self.join(|set| set.kind == kind, work)?;
         }
         self.bind(true, work)?;
-        self.leave(work)?;
+        self.leave(|_| true, work)?;
         self.drain(now, work)?;
         self.bind(false, work)?;
         // The records of what is gone now.
-        self.leave(work)
+        self.leave(|_| true, work)
     }
 
     fn join(&mut self, which: impl Fn(SetName) -> bool, work: &mut Work) -> Result<(), ApplyError> {
@@ -239,9 +261,13 @@ impl Proxier {
         Ok(())
     }
 
-    fn leave(&mut self, work: &mut Work) -> Result<(), ApplyError> {
+    fn leave(
+        &mut self,
+        which: impl Fn(SetName) -> bool,
+        work: &mut Work,
+    ) -> Result<(), ApplyError> {
         let mut by_set: BTreeMap<SetName, Vec<Membership>> = BTreeMap::new();
-        for member in self.mirror.leaves() {
+        for member in self.mirror.leaves().into_iter().filter(|it| which(it.set)) {
             by_set.entry(member.set).or_default().push(member);
         }
         for (set, members) in by_set {
@@ -280,7 +306,29 @@ impl Proxier {
 
     /// Servers and endpoints that come or change, and those that get no more connections.
     fn serve(&mut self, now: Instant, work: &mut Work) -> Result<(), ApplyError> {
-        let commands = self.mirror.commands();
+        self.carry_out(Mirror::new_servers, now, work)?;
+        if work.met_others {
+            // At once: whatever comes between, theirs must not be taken for ours the next time.
+            let is_record = |set: SetName| matches!(set.kind, SetKind::Servers | SetKind::Marks);
+            self.leave(is_record, work)?;
+        }
+        self.carry_out(Mirror::changes, now, work)?;
+        match self.mirror.lost_marks()[..] {
+            [] => Ok(()),
+            // Nothing may be led there.
+            [(_, mark), ..] => Err(ApplyError::Conflict(format!(
+                "virtual server FWM {mark} is somebody else's; taking another mark"
+            ))),
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        which: impl Fn(&Mirror) -> Vec<Command>,
+        now: Instant,
+        work: &mut Work,
+    ) -> Result<(), ApplyError> {
+        let commands = which(&self.mirror);
         if commands.is_empty() {
             return Ok(());
         }
@@ -298,9 +346,11 @@ impl Proxier {
             );
             self.mirror.lack_scheduler(scheduler);
         }
-        // With a server its endpoints were refused; all that comes once more.
-        self.took(&commands, failures, now, &mut Work::default());
-        let commands = self.mirror.commands();
+        // What was refused comes once more.
+        let mut first = Work::default();
+        self.took(&commands, failures, now, &mut first);
+        work.met_others |= first.met_others;
+        let commands = which(&self.mirror);
         self.run(&commands, now, work)
     }
 
@@ -325,7 +375,19 @@ impl Proxier {
         now: Instant,
         work: &mut Work,
     ) {
-        let done = work.sort_out(commands, failures, describe);
+        let mut met = BTreeSet::new();
+        let failures = failures.into_iter().filter(|failure| {
+            let anothers = self.met_anothers(commands, failure);
+            met.extend(anothers);
+            anothers.is_none()
+        });
+        let failures = failures.collect();
+        let mut done = work.sort_out(commands, failures, describe);
+        done.retain(|it| !matches!(it, Command::Add(server) if met.contains(&server.frontend)));
+        work.met_others |= !met.is_empty();
+        for key in met {
+            self.mirror.met_anothers(key);
+        }
         for command in &done {
             match command {
                 Command::Add(_) | Command::AddServer(..) => work.report.created += 1,
@@ -334,6 +396,14 @@ impl Proxier {
             }
         }
         self.mirror.applied(done, now);
+    }
+
+    /// The virtual server that somebody else has made since we looked, and that we may not take over. One
+    /// that we may is on record by now, and so is found to be ours when we look again.
+    fn met_anothers(&self, commands: &[Command], failure: &Failure) -> Option<ServerKey> {
+        let Some(Command::Add(server)) = commands.get(failure.index) else { return None };
+        let is_there = error_kind(failure) == Some(std::io::ErrorKind::AlreadyExists);
+        (is_there && !self.options.may_adopt(&server.frontend)).then_some(server.frontend)
     }
 
     /// Lets go what has no connections any more.
@@ -369,6 +439,8 @@ struct Work {
     report: SyncReport,
     refused: Vec<String>,
     refused_count: usize,
+    /// Virtual servers were not made because others have made them.
+    met_others: bool,
 }
 
 impl Work {
@@ -417,11 +489,16 @@ fn describe(command: &Command) -> String {
     format!("{what} virtual server {}", ServerName(&key))
 }
 
+/// The kernel's word for why a command was refused.
+fn error_kind(failure: &Failure) -> Option<std::io::ErrorKind> {
+    let number = failure.error.raw_os_error()?;
+    Some(std::io::Error::from_raw_os_error(number).kind())
+}
+
 /// The scheduler for want of which a command was refused.
 fn lacks_scheduler<'a>(commands: &'a [Command], failure: &Failure) -> Option<&'a String> {
     // The kernel's word for a scheduler that it cannot load.
-    let error = failure.error.raw_os_error().map(std::io::Error::from_raw_os_error)?;
-    if error.kind() != std::io::ErrorKind::NotFound {
+    if error_kind(failure) != Some(std::io::ErrorKind::NotFound) {
         return None;
     }
     match commands.get(failure.index) {
@@ -483,13 +560,6 @@ fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    }
-}
-
-fn is_excluded(key: &ServerKey, exclude: &[IpNet]) -> bool {
-    match key {
-        ServerKey::Address { at, .. } => exclude.iter().any(|net| net.contains(&at.ip())),
-        ServerKey::Mark { .. } => false,
     }
 }
 

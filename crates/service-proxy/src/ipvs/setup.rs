@@ -2,12 +2,13 @@
 
 use telaio_model::IpFamily;
 use telaio_netlink::ipset::Ipset;
-use telaio_netlink::ipvs::Ipvs;
+use telaio_netlink::ipvs::{Ipvs, Timeouts};
 
 use crate::iptables::{Flavor, Programs};
 use crate::sysctls::{
     ARP_ANNOUNCE, ARP_IGNORE, Aim, IP_FORWARD, Setting, VS_CONN_REUSE_MODE, VS_CONNTRACK,
-    VS_EXPIRE_NODEST_CONN, VS_EXPIRE_QUIESCENT_TEMPLATE,
+    VS_EXPIRE_NODEST_CONN, VS_EXPIRE_QUIESCENT_TEMPLATE, VS_TIMEOUT_TCP, VS_TIMEOUT_TCP_FIN,
+    VS_TIMEOUT_UDP,
 };
 
 /// From this kernel on a client's port can be used again at once. Before, the first packet of such a
@@ -44,8 +45,9 @@ pub fn check(families: &[IpFamily], flavor: Flavor) -> Result<(), String> {
     Ok(())
 }
 
-/// The kernel's settings that IPVS needs to serve as we promise.
-pub fn settings(strict_arp: bool) -> Vec<Setting> {
+/// The kernel's settings that IPVS needs to serve as we promise, and what the operator asks for: how long
+/// connections without packets are kept, where 0 leaves it as it is.
+pub fn settings(strict_arp: bool, timeouts: &Timeouts) -> Vec<Setting> {
     let exactly = |path, value| Setting { path, aim: Aim::Exactly(value), needs: None };
     let reuse = u64::from(kernel_release().is_none_or(|it| it >= REUSE_WORKS_SINCE));
     let mut settings = vec![
@@ -61,6 +63,15 @@ pub fn settings(strict_arp: bool) -> Vec<Setting> {
         // Only the owner answers for an address; others have it on their devices as well.
         settings.push(exactly(ARP_IGNORE, 1));
         settings.push(exactly(ARP_ANNOUNCE, 2));
+    }
+    for (path, seconds) in [
+        (VS_TIMEOUT_TCP, timeouts.tcp_s),
+        (VS_TIMEOUT_TCP_FIN, timeouts.tcp_fin_s),
+        (VS_TIMEOUT_UDP, timeouts.udp_s),
+    ] {
+        if seconds > 0 {
+            settings.push(exactly(path, seconds.into()));
+        }
     }
     settings
 }
@@ -88,8 +99,19 @@ mod tests {
 
     #[test]
     fn strict_arp_is_set_only_if_asked_for() {
-        let has_arp = |strict| settings(strict).iter().any(|it| it.path.ends_with("arp_ignore"));
+        let none = Timeouts { tcp_s: 0, tcp_fin_s: 0, udp_s: 0 };
+        let has_arp =
+            |strict| settings(strict, &none).iter().any(|it| it.path.ends_with("arp_ignore"));
         assert!(has_arp(true));
         assert!(!has_arp(false));
+    }
+
+    #[test]
+    fn only_time_outs_that_were_asked_for_are_set() {
+        let timeouts = Timeouts { tcp_s: 0, tcp_fin_s: 0, udp_s: 60 };
+        let all = settings(false, &timeouts);
+        let of_ipvs: Vec<_> = all.iter().filter(|it| it.path.contains("timeout")).collect();
+        let udp = Setting { path: VS_TIMEOUT_UDP, aim: Aim::Exactly(60), needs: None };
+        assert_eq!(of_ipvs, [&udp]);
     }
 }

@@ -9,13 +9,9 @@ use std::time::Duration;
 use telaio_model::{Object, ObjectKey, ServiceEndpoints};
 use telaio_netlink::NetlinkError;
 use telaio_netlink::nftables::{Batch, Family, Nftables, Touched, Watcher};
-use telaio_reconcile::kpng::{Backend, FullState, Inbox, News, Sink, SinkError};
-use telaio_reconcile::target::DriftReport;
-use telaio_reconcile::{
-    ApplyError, PartReconciler, SyncHandle, SyncKind, SyncReport, Syncer, sync_loop,
-};
+use telaio_reconcile::kpng::{Backend, Inbox, News, Sink, SinkError, Syncing};
+use telaio_reconcile::{ApplyError, PartReconciler, SyncHandle, SyncKind, SyncReport, Syncer};
 
-use super::compile::Key;
 use super::desired::{Desired, Part};
 use super::layout::TABLE;
 use super::probe;
@@ -30,21 +26,12 @@ const SYNC_TIME_MAX: Duration = Duration::from_mins(1);
 const WATCH_PAUSE: Duration = Duration::from_millis(200);
 /// The table of kube-proxy's nftables mode.
 const KUBE_PROXY_TABLE: &str = "kube-proxy";
-/// How many wrong things are named in the log.
-const DRIFT_NAMED_MAX: usize = 5;
 
 /// The backend.
 pub struct NftablesBackend {
     options: ProxyOptions,
-    inbox: Inbox,
     reads: Arc<Reads>,
-    running: Option<Running>,
-}
-
-/// What runs, ended when it is dropped.
-struct Running {
-    handle: SyncHandle,
-    watch: Arc<Watch>,
+    syncing: Syncing<Watching>,
 }
 
 impl NftablesBackend {
@@ -53,17 +40,12 @@ impl NftablesBackend {
 
     /// A backend that is not set up yet.
     pub fn new(options: ProxyOptions) -> Self {
-        Self { options, inbox: Inbox::default(), reads: Arc::default(), running: None }
+        Self { options, reads: Arc::default(), syncing: Syncing::default() }
     }
 
     /// How often it reads tables back; the numbers follow the backend.
     pub fn reads(&self) -> Arc<Reads> {
         Arc::clone(&self.reads)
-    }
-
-    fn handle(&self) -> Result<&SyncHandle, SinkError> {
-        let running = self.running.as_ref();
-        running.map(|it| &it.handle).ok_or_else(|| SinkError::Setup("not set up yet".into()))
     }
 }
 
@@ -82,7 +64,7 @@ impl Backend for NftablesBackend {
         let watch = Arc::new(Watch::default());
         let node = NodeFacts::default();
         let syncer = NftablesSyncer {
-            inbox: self.inbox.clone(),
+            inbox: self.syncing.inbox(),
             desired: Desired::new(config, node, self.options.localhost),
             reconciler: PartReconciler::new(kernel),
             options: self.options.clone(),
@@ -93,40 +75,32 @@ impl Backend for NftablesBackend {
             everything: false,
             watch: Arc::clone(&watch),
         };
-        let handle = sync_loop::spawn("telaio-nftables", self.options.pacing, syncer)
-            .map_err(|error| failed(format!("cannot start a thread: {error}")))?;
+        let handle = self.syncing.start("telaio-nftables", self.options.pacing, syncer)?;
         self.options.follower.started(&handle);
         watch.set_handle(&handle);
-        self.running = Some(Running { handle, watch });
+        self.syncing.keep(Watching(watch));
         Ok(())
     }
 
     fn reset(&mut self) {
-        if let Some(running) = &self.running {
-            running.handle.resync();
-        }
+        self.syncing.reset();
     }
 
     fn sync(&mut self) -> Result<(), SinkError> {
-        let handle = self.handle()?;
-        handle.resync();
-        if handle.wait_synced(SYNC_TIME_MAX) { Ok(()) } else { Err(SinkError::Closed) }
+        self.syncing.sync(SYNC_TIME_MAX)
     }
 
     fn sink(self: Box<Self>) -> Box<dyn Sink> {
-        let Self { options, inbox, running, .. } = *self;
-        let notify = move || {
-            if let Some(running) = &running {
-                running.handle.notify();
-            }
-        };
-        Box::new(FullState::across_resets(options.node, inbox.callback(notify)))
+        self.syncing.sink(self.options.node)
     }
 }
 
-impl Drop for Running {
+/// The watch, ended when this is dropped.
+struct Watching(Arc<Watch>);
+
+impl Drop for Watching {
     fn drop(&mut self) {
-        self.watch.stop();
+        self.0.stop();
     }
 }
 
@@ -189,7 +163,7 @@ impl NftablesSyncer {
         };
         // Whatever is wrong then, it is still to be found and told.
         let drift = drift.inspect_err(|_| self.watch.note(Touched::anything()))?;
-        log_drift(&drift);
+        drift.warn();
         Ok(drift.to_sync_report())
     }
 
@@ -237,22 +211,6 @@ impl NftablesSyncer {
         }
         let node = self.desired.node();
         self.options.follower.programmed(&Programmed { kind, first, changed: &changed, node });
-    }
-}
-
-fn log_drift(drift: &DriftReport<Key>) {
-    for (what, keys) in [
-        ("was missing", &drift.missing),
-        ("had been changed", &drift.altered),
-        ("is not ours", &drift.unexpected),
-    ] {
-        if keys.is_empty() {
-            continue;
-        }
-        let named: Vec<String> =
-            keys.iter().take(DRIFT_NAMED_MAX).map(ToString::to_string).collect();
-        let more = keys.len().saturating_sub(DRIFT_NAMED_MAX);
-        tracing::warn!(count = keys.len(), more, "repaired: {what}: {}", named.join(", "));
     }
 }
 

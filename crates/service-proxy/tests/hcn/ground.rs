@@ -54,7 +54,7 @@ fn what_this_hns_cannot_do_at_all_is_refused() {
     let fake = hns(HnsVersion::new(9, 0), NetworkType::L2Bridge);
     assert!(matches!(refused(&fake, options()), PreRunError::TooOld(_)));
     let fake = hns(HnsVersion::new(9, 2), NetworkType::L2Bridge);
-    let dsr = HcnOptions { enable_dsr: true, ..options() };
+    let dsr = HcnOptions { enable_dsr: Some(true), ..options() };
     assert!(matches!(refused(&fake, dsr), PreRunError::NoDsr(_)));
     assert!(pre_run(&fake, options()).is_ok());
 }

@@ -97,7 +97,7 @@ fn affinity_and_source_hash_keep_clients_with_their_endpoint() {
 
 #[test]
 fn direct_server_return_is_for_cluster_addresses_where_it_is_asked_for() {
-    let options = HcnOptions { enable_dsr: true, ..options() };
+    let options = HcnOptions { enable_dsr: Some(true), ..options() };
     let picture = picture(&web().build(), &options, NetworkType::L2Bridge);
     assert_eq!(picture.document("10.96.0.10:80/tcp").flags, LoadBalancerFlags::DSR);
     assert_eq!(picture.document("192.0.2.1:80/tcp").flags, LoadBalancerFlags::NONE);

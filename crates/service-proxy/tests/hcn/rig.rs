@@ -22,6 +22,8 @@ pub(crate) const NEW: HnsVersion = HnsVersion::new(16, 0);
 pub(crate) const OLD: HnsVersion = HnsVersion::new(13, 3);
 /// The node's own address.
 pub(crate) const NODE_IP: &str = "192.168.50.11";
+/// All of them, also those of the worlds that are made by chance.
+const OWN_IPS: [&str; 4] = [NODE_IP, "192.168.60.1", "fd00:50::11", "fd00:60::1"];
 /// The source address on an overlay.
 pub(crate) const SOURCE_VIP: &str = "10.244.1.2";
 const SOURCE_VIP_6: &str = "fd00:10:244:1::2";
@@ -61,7 +63,8 @@ pub(crate) fn add_pod(fake: &FakeHcn, address: IpAddr) -> Guid {
 pub(crate) fn options() -> HcnOptions {
     HcnOptions {
         source_vips: vec![ip(SOURCE_VIP), ip(SOURCE_VIP_6)],
-        host_mac: Some(MacAddress([0, 0x15, 0x5d, 1, 2, 3])),
+        host_macs: OWN_IPS.map(|own| (ip(own), MacAddress([0, 0x15, 0x5d, 1, 2, 3]))).into(),
+        enable_dsr: Some(false),
         ..HcnOptions::default()
     }
 }

@@ -7,6 +7,9 @@ use telaio_model::{FieldError, Kind, Object, ObjectKey};
 use super::options::KubeOptions;
 use crate::manifest::{self, Context, Manifest};
 
+/// On a ConfigMap that an Ingress refers to: only those that have it are read.
+pub const LABEL_CONFIG: &str = "telaio.dev/config";
+
 /// A kind as it is watched.
 #[derive(Debug, Clone)]
 pub(super) struct WatchedKind {
@@ -58,6 +61,7 @@ impl WatchedKind {
             Kind::NetworkPolicy => Self::of::<manifest::NetworkPolicy>(),
             Kind::ServiceCidr => Self::of::<manifest::ServiceCidr>(),
             Kind::Override => Self::of::<manifest::Override>(),
+            Kind::AuthSecret => Self { kind, ..Self::of::<manifest::Secret>() },
             _ => return None,
         };
         Some(watched.selecting(options))
@@ -90,6 +94,9 @@ impl WatchedKind {
                 self.fields = (self.kind == Kind::Service).then_some("spec.clusterIP!=None");
             }
             Kind::TlsSecret => self.fields = Some("type=kubernetes.io/tls"),
+            // Most ConfigMaps are large and none of our business: those for us say so.
+            Kind::ConfigMap => self.labels = Some(LABEL_CONFIG.to_owned()),
+            Kind::AuthSecret => self.fields = Some("type=Opaque"),
             _ => {}
         }
         self

@@ -134,8 +134,10 @@ pub struct IngressLoadBalancer {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct StatusAddress {
-    /// The address; one with only a host name is skipped.
+    /// The address.
     pub ip: Option<String>,
+    /// Or the host name.
+    pub hostname: Option<String>,
 }
 
 impl Manifest for Ingress {
@@ -178,6 +180,10 @@ impl Manifest for Ingress {
             let path = format_args!("status.loadBalancer.ingress[{i}].ip");
             status_ips.extend(errors.ip(path, ip));
         }
+        let named =
+            self.status.load_balancer.ingress.iter().filter_map(|it| it.hostname.as_deref());
+        let status_hostnames =
+            named.filter(|name| !name.is_empty()).map(|name| ctx.intern(name)).collect();
         errors.finish(Some(telaio_model::Ingress {
             meta,
             class: intern_some(ctx, spec.ingress_class_name.as_deref()),
@@ -185,6 +191,7 @@ impl Manifest for Ingress {
             rules,
             tls,
             status_ips,
+            status_hostnames,
         }))
     }
 }

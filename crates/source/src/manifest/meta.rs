@@ -53,16 +53,19 @@ pub(super) enum NameRule {
 pub(super) enum Annotations {
     /// All but kubectl's copy of the manifest.
     All,
-    /// Those of `telaio.dev` and `kubernetes.io`. For kinds on which controllers keep notes that
+    /// Those of `telaio.dev`, `kubernetes.io` and flannel. For kinds on which controllers keep notes that
     /// change often and mean nothing to us.
     Ours,
 }
+
+/// What the annotations begin with that mean something to us.
+const OUR_ANNOTATIONS: [&str; 3] = ["telaio.dev/", "kubernetes.io/", "flannel.alpha.coreos.com/"];
 
 impl Annotations {
     fn keeps(self, name: &str) -> bool {
         match self {
             Self::All => name != ANNOTATION_LAST_APPLIED,
-            Self::Ours => name.starts_with("telaio.dev/") || name.starts_with("kubernetes.io/"),
+            Self::Ours => OUR_ANNOTATIONS.iter().any(|prefix| name.starts_with(prefix)),
         }
     }
 }

@@ -7,21 +7,21 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
-use telaio_model::{FieldError, IpFamily, Kind};
+use telaio_model::{FieldError, IpFamily, Kind, Object};
 
 use super::check::Errors;
 use super::meta::{Annotations, NameRule};
 use super::value::nullable;
 use super::{Context, Manifest, ObjectMeta};
 
-/// A Secret. Only the entries of a certificate are ever read.
+/// A Secret. Only the entries of a certificate, and those that say who may come in, are ever read.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Secret {
     /// Metadata.
     #[serde(deserialize_with = "nullable")]
     pub metadata: ObjectMeta,
-    /// What it holds; only `kubernetes.io/tls` is kept.
+    /// What it holds; only `kubernetes.io/tls` and `Opaque` are kept.
     #[serde(rename = "type")]
     pub secret_type: Option<String>,
     /// Entries in Base64.
@@ -32,7 +32,7 @@ pub struct Secret {
     pub string_data: SecretData,
 }
 
-/// The entries of a Secret that make a certificate.
+/// The entries of a Secret that we read.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct SecretData {
@@ -42,6 +42,12 @@ pub struct SecretData {
     /// `tls.key`.
     #[serde(rename = "tls.key")]
     pub private_key: Option<String>,
+    /// `ca.crt`.
+    #[serde(rename = "ca.crt")]
+    pub authority: Option<String>,
+    /// `auth`, in the form of htpasswd.
+    #[serde(rename = "auth")]
+    pub users: Option<String>,
 }
 
 /// The key must not reach a log.
@@ -50,7 +56,27 @@ impl fmt::Debug for SecretData {
         f.debug_struct("SecretData")
             .field("certificate", &self.certificate.is_some())
             .field("private_key", &self.private_key.is_some())
+            .field("authority", &self.authority.is_some())
+            .field("users", &self.users.is_some())
             .finish()
+    }
+}
+
+/// What a Secret becomes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SecretValue {
+    /// A certificate with its key.
+    Tls(telaio_model::TlsSecret),
+    /// Who may come in.
+    Auth(telaio_model::AuthSecret),
+}
+
+impl From<SecretValue> for Object {
+    fn from(value: SecretValue) -> Self {
+        match value {
+            SecretValue::Tls(secret) => secret.into(),
+            SecretValue::Auth(secret) => secret.into(),
+        }
     }
 }
 
@@ -59,14 +85,22 @@ impl Manifest for Secret {
     const KIND_NAME: &'static str = "Secret";
     const API_VERSION: &'static str = "v1";
     const NAMESPACED: bool = true;
-    type Model = telaio_model::TlsSecret;
+    type Model = SecretValue;
 
     fn metadata(&self) -> &ObjectMeta {
         &self.metadata
     }
 
-    fn into_model(self, ctx: &Context) -> Result<Option<telaio_model::TlsSecret>, Vec<FieldError>> {
-        if self.secret_type.as_deref() != Some("kubernetes.io/tls") {
+    fn into_model(self, ctx: &Context) -> Result<Option<SecretValue>, Vec<FieldError>> {
+        let is_tls = match self.secret_type.as_deref() {
+            Some("kubernetes.io/tls") => true,
+            None | Some("" | "Opaque") => false,
+            Some(_) => return Ok(None),
+        };
+        let (plain, encoded) = (self.string_data, self.data);
+        let has_auth =
+            [&plain, &encoded].iter().any(|it| it.users.is_some() || it.authority.is_some());
+        if !is_tls && !has_auth {
             return Ok(None);
         }
         let mut errors = Errors::default();
@@ -78,12 +112,19 @@ impl Manifest for Secret {
         );
         let mut entry = |name: &str, plain: Option<String>, encoded: Option<String>| match plain {
             Some(plain) => Some(Arc::from(plain.into_bytes())),
-            None => decode(name, encoded.unwrap_or_default(), &mut errors),
+            None => decode(name, encoded?, &mut errors),
         };
-        let certificate = entry("tls.crt", self.string_data.certificate, self.data.certificate);
-        let private_key = entry("tls.key", self.string_data.private_key, self.data.private_key);
+        let authority = entry("ca.crt", plain.authority, encoded.authority);
+        if !is_tls {
+            let users = entry("auth", plain.users, encoded.users);
+            let secret = telaio_model::AuthSecret { meta, users, authority };
+            return errors.finish(Some(SecretValue::Auth(secret)));
+        }
+        let or_empty = |encoded: Option<String>| Some(encoded.unwrap_or_default());
+        let certificate = entry("tls.crt", plain.certificate, or_empty(encoded.certificate));
+        let private_key = entry("tls.key", plain.private_key, or_empty(encoded.private_key));
         let secret = certificate.zip(private_key).map(|(certificate, private_key)| {
-            telaio_model::TlsSecret { meta, certificate, private_key }
+            SecretValue::Tls(telaio_model::TlsSecret { meta, certificate, private_key, authority })
         });
         errors.finish_with(secret)
     }

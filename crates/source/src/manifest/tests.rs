@@ -449,6 +449,18 @@ fn only_certificates_are_kept_of_secrets_and_keys_are_never_shown() {
 }
 
 #[test]
+fn of_opaque_secrets_only_users_and_authorities_are_kept() {
+    let text = "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ntype: Opaque\n\
+                data: {auth: dTpw, password: eA==}\nstringData: {ca.crt: pem}\n";
+    let secret = only!(AuthSecret, text);
+    assert_eq!(secret.users.as_deref(), Some(&b"u:p"[..]));
+    assert_eq!(secret.authority.as_deref(), Some(&b"pem"[..]));
+    assert!(!format!("{secret:?}").contains("u:p"));
+    assert_eq!(objects(&text.replace("auth:", "other:").replace("ca.crt", "more")), []);
+    assert_eq!(objects(&text.replace("Opaque", "helm.sh/release.v1")), []);
+}
+
+#[test]
 fn a_network_policy_is_read_by_its_types() {
     let policy = |spec: &str| {
         format!(

@@ -169,14 +169,20 @@ async fn every_kind_can_be_watched_at_once() {
         cluster.create("ingresses", ingress).await;
         let policy = json!({"metadata": {"name": "deny"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}});
         cluster.create("networkpolicies", policy).await;
-        let settings = json!({"metadata": {"name": "settings"}, "data": {"a": "b"}});
+        let settings = json!({
+            "metadata": {"name": "settings", "labels": {"telaio.dev/config": "headers"}},
+            "data": {"a": "b"},
+        });
         cluster.create("configmaps", settings).await;
+        let large = json!({"metadata": {"name": "not-ours"}, "data": {"a": "b"}});
+        cluster.create("configmaps", large).await;
         let wanted = [
             (Kind::Ingress, "web"),
             (Kind::NetworkPolicy, "deny"),
             (Kind::ConfigMap, "settings"),
         ];
         watched.until(|state| wanted.iter().all(|(kind, name)| state.has(*kind, ns, name))).await;
+        assert!(!watched.has(Kind::ConfigMap, ns, "not-ours"));
     })
     .await;
 }

@@ -5,6 +5,7 @@
 //! then, in the background, what the other one left is removed. Both serve the same services
 //! meanwhile, and connections that stand are the connection table's, whoever made them.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,17 +14,21 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use telaio_model::IpFamily;
-use telaio_netlink::heap;
+use telaio_netlink::addresses::{addresses_of, own_addresses};
+use telaio_netlink::links::Links;
+use telaio_netlink::{NetlinkError, heap};
+use telaio_reconcile::kpng::{Registry, RegistryError};
 use telaio_reconcile::{PacerConfig, SyncHandle, SyncKind};
 use telaio_service_proxy::companions::{Companions, CompanionsOptions};
 use telaio_service_proxy::config::ProxyConfig;
-use telaio_service_proxy::iptables::{self, Flavor, IptablesBackend};
+use telaio_service_proxy::iptables::{self, Flavor, IptablesBackend, SharedCounters};
 use telaio_service_proxy::ipvs::{self, IpvsBackend, IpvsOptions};
 use telaio_service_proxy::kube_ipvs;
 use telaio_service_proxy::nftables::{self, NftablesBackend};
 use telaio_service_proxy::options::{Follower, LocalhostPorts, Programmed, ProxyOptions};
 use telaio_service_proxy::sysctls::{Setting, SysctlConfig, Sysctls};
 
+use super::BackendContext;
 use super::sole::Sole;
 use crate::exit::CommandError;
 use crate::monitor::Monitor;
@@ -73,7 +78,7 @@ pub(crate) struct ServicesSettings {
 }
 
 /// The kernel's settings as we found and changed them.
-pub(crate) fn sysctls(state_dir: &Path) -> Sysctls {
+fn sysctls(state_dir: &Path) -> Sysctls {
     Sysctls::new("/", state_dir.join(SYSCTLS_FILE))
 }
 
@@ -146,7 +151,7 @@ fn check_backend(backend: &str, settings: &ServicesSettings) -> Result<Flavor, C
 
 /// The kernel's settings that only this backend needs.
 fn backend_settings(backend: &str, ipvs: &IpvsSettings) -> Vec<Setting> {
-    if backend == IpvsBackend::NAME { ipvs::setup::settings(ipvs.strict_arp) } else { Vec::new() }
+    if backend == IpvsBackend::NAME { ipvs.kernel_settings() } else { Vec::new() }
 }
 
 /// Refuses to start beside kube-proxy's rules, unless they are to be taken over.
@@ -242,7 +247,7 @@ impl Services {
     }
 
     /// What the backend is made with.
-    pub(crate) fn options(&self, node: &Arc<str>, pacing: PacerConfig) -> ProxyOptions {
+    fn options(&self, node: &Arc<str>, pacing: PacerConfig) -> ProxyOptions {
         ProxyOptions {
             node: Arc::clone(node),
             node_addresses: self.settings.node_addresses.clone(),
@@ -256,13 +261,37 @@ impl Services {
         }
     }
 
-    /// Which iptables the backend uses.
-    pub(crate) fn flavor(&self) -> Flavor {
-        self.settings.flavor
+    /// Makes the backends of this machine known.
+    pub(super) fn register(
+        &self,
+        context: &BackendContext,
+        registry: &mut Registry,
+    ) -> Result<(), RegistryError> {
+        let options = self.options(&context.node, context.pacing);
+        let (for_iptables, flavor) = (options.clone(), self.settings.flavor);
+        let (for_ipvs, ipvs) = (options.clone(), self.ipvs());
+        let monitor = Arc::clone(&context.monitor);
+        let show = move |counters: SharedCounters| {
+            monitor.proxy().set_iptables(Box::new(move || counters.lock().clone()));
+        };
+        let show_ipvs = show.clone();
+        registry.register(NftablesBackend::NAME, move || {
+            Box::new(NftablesBackend::new(options.clone()))
+        })?;
+        registry.register(IptablesBackend::NAME, move || {
+            let backend = IptablesBackend::new(for_iptables.clone(), flavor);
+            show(backend.counters());
+            Box::new(backend)
+        })?;
+        registry.register(IpvsBackend::NAME, move || {
+            let backend = IpvsBackend::new(for_ipvs.clone(), ipvs.clone());
+            show_ipvs(backend.counters());
+            Box::new(backend)
+        })
     }
 
     /// What the backend `ipvs` is made with besides.
-    pub(crate) fn ipvs(&self) -> IpvsOptions {
+    fn ipvs(&self) -> IpvsOptions {
         self.settings.ipvs.options(self.settings.flavor, self.settings.takeover)
     }
 
@@ -544,8 +573,25 @@ fn all_of<const N: usize>(parts: [Result<Vec<String>, String>; N]) -> Result<Vec
     Err(failed.join("; "))
 }
 
+/// Puts the kernel's settings back and forgets which backend was the last; what could not be done.
+pub(crate) fn restore(state_dir: &Path) -> Vec<String> {
+    let restored = sysctls(state_dir).restore();
+    let mut problems: Vec<String> = restored.problems.iter().map(ToString::to_string).collect();
+    problems.extend(forget(state_dir).err().map(text));
+    problems
+}
+
+/// This machine's addresses, without those that the backend ipvs gives it for services.
+pub(crate) fn machine_addresses() -> Result<BTreeSet<IpAddr>, NetlinkError> {
+    let services = match Links::open()?.find(ipvs::proxier::DEVICE)? {
+        Some(device) => addresses_of(device)?,
+        None => BTreeSet::new(),
+    };
+    Ok(own_addresses()?.difference(&services).copied().collect())
+}
+
 /// Forgets which backend was the last.
-pub(crate) fn forget(state_dir: &Path) -> std::io::Result<()> {
+fn forget(state_dir: &Path) -> std::io::Result<()> {
     match std::fs::remove_file(state_dir.join(LAST_BACKEND_FILE)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use telaio_model::{ObjectKey, ServiceEndpoints};
-use telaio_reconcile::kpng::{Backend, FullState, Inbox, Sink, SinkError};
+use telaio_reconcile::kpng::{Backend, Inbox, Sink, SinkError, Syncing};
 use telaio_reconcile::target::compile_by_parts;
 use telaio_reconcile::{
-    ApplyError, Change, Observed, PartReconciler, PartialTarget, SyncHandle, SyncKind, SyncReport,
-    Syncer, Target, sync_loop,
+    ApplyError, Change, Observed, PartReconciler, PartialTarget, SyncKind, SyncReport, Syncer,
+    Target,
 };
 
 use super::{BackendContext, SharedOutput};
@@ -126,8 +126,7 @@ impl Syncer for ViewSyncer {
 /// The backend.
 pub(super) struct ViewBackend {
     context: BackendContext,
-    inbox: Inbox,
-    syncs: Option<SyncHandle>,
+    syncing: Syncing,
 }
 
 impl ViewBackend {
@@ -135,11 +134,7 @@ impl ViewBackend {
     pub(super) const NAME: &str = "view";
 
     pub(super) fn new(context: BackendContext) -> Self {
-        Self { context, inbox: Inbox::default(), syncs: None }
-    }
-
-    fn handle(&self) -> Result<&SyncHandle, SinkError> {
-        self.syncs.as_ref().ok_or_else(|| SinkError::Setup("not set up yet".into()))
+        Self { context, syncing: Syncing::default() }
     }
 }
 
@@ -151,37 +146,25 @@ impl Backend for ViewBackend {
     fn setup(&mut self) -> Result<(), SinkError> {
         let target = ViewTarget { output: Arc::clone(&self.context.output) };
         let syncer = ViewSyncer {
-            inbox: self.inbox.clone(),
+            inbox: self.syncing.inbox(),
             services: Services::new(),
             reconciler: PartReconciler::new(target),
         };
-        let handle = sync_loop::spawn("telaio-sync", self.context.pacing, syncer)
-            .map_err(|error| SinkError::Setup(format!("cannot start a thread: {error}")))?;
-        self.context.monitor.set_sync_loop(handle.clone());
-        self.syncs = Some(handle);
+        let handle = self.syncing.start("telaio-sync", self.context.pacing, syncer)?;
+        self.context.monitor.set_sync_loop(handle);
         Ok(())
     }
 
     fn reset(&mut self) {
-        if let Some(handle) = &self.syncs {
-            handle.resync();
-        }
+        self.syncing.reset();
     }
 
     fn sync(&mut self) -> Result<(), SinkError> {
-        let handle = self.handle()?;
-        handle.resync();
-        if handle.wait_synced(SYNC_TIME_MAX) { Ok(()) } else { Err(SinkError::Closed) }
+        self.syncing.sync(SYNC_TIME_MAX)
     }
 
     fn sink(self: Box<Self>) -> Box<dyn Sink> {
-        let Self { context, inbox, syncs } = *self;
-        let notify = move || {
-            if let Some(handle) = &syncs {
-                handle.notify();
-            }
-        };
-        Box::new(FullState::across_resets(context.node, inbox.callback(notify)))
+        self.syncing.sink(self.context.node)
     }
 }
 

@@ -154,6 +154,9 @@ pub(crate) struct ProxyArgs {
     #[command(flatten)]
     pub(crate) ipvs: IpvsArgs,
 
+    #[command(flatten)]
+    pub(crate) hcn: HcnArgs,
+
     /// What of the KubeProxyConfiguration has no equal here; set when it is read.
     #[arg(skip)]
     pub(crate) config_warnings: Vec<String>,
@@ -195,6 +198,27 @@ pub(crate) struct IpvsArgs {
     #[arg(long = "ipvs-udp-timeout", id = "ipvs_udp_timeout", value_name = "TIME",
           value_parser = duration)]
     pub(crate) udp_timeout: Option<Duration>,
+}
+
+/// What only the hcn backend has, with the names of kube-proxy for Windows.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Services: hcn (Windows) only")]
+pub(crate) struct HcnArgs {
+    /// The HNS network that pods are on [default: the only overlay or l2bridge network]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) network_name: Option<String>,
+
+    /// On an overlay, the source of traffic that has to come back through this node, one of each
+    /// family at most [default: the addresses of the endpoint NETWORK_ep]
+    #[arg(long, value_name = "IP", value_delimiter = ',', value_parser = address)]
+    pub(crate) source_vip: Vec<IpAddr>,
+
+    /// Answers go straight from endpoints to users of cluster addresses (direct server return)
+    /// [default: where HNS can]
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+          default_missing_value = "true", hide_possible_values = true,
+          value_parser = BoolishValueParser::new())]
+    pub(crate) enable_dsr: Option<bool>,
 }
 
 /// What a running proxy does to its machine besides the rules.
@@ -312,4 +336,12 @@ pub(crate) struct KubeProxyOnlyArgs {
     pub(crate) vmodule: Option<String>,
     #[arg(long, hide = true)]
     pub(crate) logging_format: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub(crate) windows_service: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub(crate) forward_healthcheck_vip: Option<String>,
+    #[arg(long, hide = true)]
+    pub(crate) root_hnsendpoint_name: Option<String>,
 }

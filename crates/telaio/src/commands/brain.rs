@@ -21,7 +21,7 @@ pub(crate) fn brain(args: &BrainArgs, mut settings: Settings) -> Result<(), Comm
     let spec = args.source.spec()?;
     check_distinct(&args.listen.with_api(Some(args.api_listen)))?;
     let tls = args.tls.server()?;
-    let logging = Logging::start(&args.log.log_level, args.log.log_format)?;
+    let logging = Logging::start(&args.log)?;
     crate::file_limit::raise();
     let options = SupplyOptions {
         source: args.source.clone(),

@@ -34,11 +34,7 @@ pub(crate) fn cleanup(args: &CleanupArgs, out: &mut impl Write) -> Result<(), Co
     let (gone, failed) = pods::remove_ours(state_dir.path(), &args.cni.settings());
     removed.extend(gone);
     problems.extend(failed);
-    let restored = services::sysctls(state_dir.path()).restore();
-    problems.extend(restored.problems.iter().map(ToString::to_string));
-    if let Err(error) = services::forget(state_dir.path()) {
-        problems.push(error.to_string());
-    }
+    problems.extend(services::restore(state_dir.path()));
     for what in &removed {
         writeln!(out, "removed {what}").context("cannot print")?;
     }

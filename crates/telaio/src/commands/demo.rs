@@ -44,7 +44,7 @@ const UPDATES_MAX: usize = 16;
 
 /// Shows it.
 pub(crate) fn demo(args: &DemoArgs, out: &mut impl Write) -> Result<(), CommandError> {
-    backend::choose_to_show(&args.backend)?;
+    backend::choose_to_demonstrate(&args.backend)?;
     let stage = Stage::set()?;
     let runtime = super::runtime()?;
     let outcome = runtime.block_on(async {

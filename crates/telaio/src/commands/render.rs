@@ -18,7 +18,7 @@ pub(crate) fn render(args: &RenderArgs, out: &mut impl Write) -> Result<(), Comm
     let backend = backend::choose_to_show(&args.backend)?;
     let node = args.node.name()?;
     let spec = args.source.spec()?;
-    Logging::start(&args.log.log_level, args.log.log_format)?;
+    Logging::start(&args.log)?;
     let settings = args.proxy.settings(backend, &args.source, &spec)?;
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
@@ -33,12 +33,11 @@ pub(crate) fn render(args: &RenderArgs, out: &mut impl Write) -> Result<(), Comm
     };
     let (state, source) = request.read()?;
     let text = match backend {
-        #[cfg(target_os = "linux")]
         programs if backend::programs(programs) => {
             // Of a node that may be another machine, only what is said about it is known.
             let facts = crate::node_view::node_facts(&state, &node, &settings.node_addresses);
             let machine = facts.addresses.into_iter().collect();
-            let rules = super::rules::Rules::compile(programs, &settings, &node, &state, &machine);
+            let rules = super::rules::Rules::compile(programs, &settings, &node, &state, &machine)?;
             rules.render(&settings.config.families)
         }
         _ => {

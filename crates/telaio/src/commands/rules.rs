@@ -1,35 +1,29 @@
 //! A backend's rules, without programming them: compiled from a view, or read from the kernel.
+//!
+//! Windows' objects are compiled on every system: what a node's HNS offers is then taken for granted, as
+//! [`hcn::assumed`] has it.
 
-use std::collections::{BTreeMap, BTreeSet};
+#[cfg(target_os = "linux")]
+mod linux;
+
+use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use telaio_model::IpFamily;
+use telaio_model::{IpFamily, Kind};
 use telaio_reconcile::kpng::State;
-use telaio_service_proxy::iptables::{self, Flavor, Programs, Ruleset};
-use telaio_service_proxy::ipvs::state::Circumstances;
-use telaio_service_proxy::ipvs::{self, IpvsBackend};
-use telaio_service_proxy::nftables::desired::Desired;
-use telaio_service_proxy::nftables::target::Kernel;
-use telaio_service_proxy::nftables::trace::Items;
-use telaio_service_proxy::nftables::{self, NftablesBackend};
-use telaio_service_proxy::options::LocalhostPorts;
+use telaio_service_proxy::hcn::{self, HcnBackend};
 use telaio_service_proxy::trace::{Packet, Surroundings, Trace};
 
+use crate::cli::ProxyArgs;
 use crate::exit::CommandError;
 use crate::node_view::node_facts;
 use crate::proxy_settings::ProxySettings;
 
-/// The ports of the listeners for node ports on loopback are known only to a running agent; this
-/// stands for them.
-const LOCALHOST_PORT: u16 = 1;
-
 /// The rules of one backend.
 pub(super) enum Rules {
-    Nftables(Items),
-    /// By family: the text, and what it means.
-    Iptables(BTreeMap<IpFamily, (String, Ruleset)>),
-    Ipvs(Box<ipvs::State>),
+    #[cfg(target_os = "linux")]
+    Linux(linux::LinuxRules),
+    Hcn(Box<hcn::State>),
 }
 
 impl Rules {
@@ -40,86 +34,68 @@ impl Rules {
         node: &str,
         state: &State,
         machine: &BTreeSet<IpAddr>,
-    ) -> Self {
-        let facts = node_facts(state, node, &settings.node_addresses);
-        let config = &settings.config;
-        if backend == NftablesBackend::NAME {
-            let port = config.localhost_node_ports.then_some(LOCALHOST_PORT);
-            let ports = LocalhostPorts { v4: port, v6: port, routed: false };
-            let mut desired = Desired::new(Arc::new(config.clone()), facts, ports);
-            for entry in state.services() {
-                desired.set_service(&entry.service.key, Some(entry.clone()));
-            }
-            return Self::Nftables(desired.items());
-        }
-        if backend == IpvsBackend::NAME {
-            let services: Vec<_> = state.services().collect();
-            let scheduler = settings.ipvs.options(Flavor::default(), false).scheduler;
-            let around = Circumstances { config, node: &facts, scheduler, machine };
-            return Self::Ipvs(Box::new(ipvs::State::compile(&services, &around)));
-        }
-        let services: iptables::Services =
-            state.services().map(|entry| (entry.service.key.clone(), entry.clone())).collect();
-        let rules = config.families.iter().map(|family| {
-            let text = iptables::render(&services, &facts, config, *family);
-            let rules = Ruleset::parse(&text);
-            (*family, (text, rules))
-        });
-        Self::Iptables(rules.collect())
-    }
-
-    /// What stands in the kernel of this network namespace.
-    pub(super) fn read(
-        backend: &str,
-        families: &[IpFamily],
-        flavor: Flavor,
     ) -> Result<Self, CommandError> {
-        let failed =
-            |error: String| CommandError::failed(format!("cannot read the rules: {error}"));
-        if backend == NftablesBackend::NAME {
-            let mut kernel = Kernel::open(families).map_err(|error| failed(error.to_string()))?;
-            let items = kernel.read_what_is_there().map_err(|error| failed(error.to_string()))?;
-            return Ok(Self::Nftables(items));
+        if backend == HcnBackend::NAME {
+            return compile_hcn(settings, node, state);
         }
-        if backend == IpvsBackend::NAME {
-            let state = ipvs::State::read(families, flavor);
-            return Ok(Self::Ipvs(Box::new(state.map_err(|error| failed(error.to_string()))?)));
-        }
-        let mut rules = BTreeMap::new();
-        for family in families {
-            let programs =
-                Programs::find(flavor, *family).map_err(|error| failed(error.to_string()))?;
-            let text = programs.save().map_err(|error| failed(error.to_string()))?;
-            rules.insert(*family, (text.clone(), Ruleset::parse(&text)));
-        }
-        Ok(Self::Iptables(rules))
+        #[cfg(target_os = "linux")]
+        return Ok(Self::Linux(linux::LinuxRules::compile(
+            backend, settings, node, state, machine,
+        )));
+        #[cfg(not(target_os = "linux"))]
+        Err(not_here(backend, machine))
     }
 
-    /// As the backend's own program would have them.
+    /// What stands in the kernel of this network namespace, or in HNS.
+    pub(super) fn read(backend: &str, args: &ProxyArgs) -> Result<Self, CommandError> {
+        #[cfg(target_os = "linux")]
+        return linux::LinuxRules::read(backend, args).map(Self::Linux);
+        #[cfg(not(target_os = "linux"))]
+        read_hns(backend, args)
+    }
+
+    /// As the backend's own program, or HNS, would have them.
     pub(super) fn render(&self, families: &[IpFamily]) -> String {
         match self {
-            Self::Nftables(items) => nftables::render(items, families),
-            Self::Iptables(rules) => {
-                let section = |(family, (text, _)): (&IpFamily, &(String, Ruleset))| {
-                    format!("# {family}\n{text}")
-                };
-                rules.iter().map(section).collect()
+            #[cfg(target_os = "linux")]
+            Self::Linux(rules) => rules.render(families),
+            Self::Hcn(state) => {
+                // A document says by itself of which family it is.
+                let _ = families;
+                hcn::render(state)
             }
-            Self::Ipvs(state) => ipvs::render(state),
         }
     }
 
     /// What becomes of a packet.
     pub(super) fn trace(&self, packet: &Packet, around: &Surroundings) -> Trace {
         match self {
-            Self::Nftables(items) => nftables::trace(packet, around, items),
-            Self::Iptables(rules) => {
-                let family = IpFamily::of(packet.to.ip());
-                let none = Ruleset::parse("");
-                let rules = rules.get(&family).map_or(&none, |(_, rules)| rules);
-                iptables::trace(packet, around, rules)
-            }
-            Self::Ipvs(state) => ipvs::trace(packet, around, state),
+            #[cfg(target_os = "linux")]
+            Self::Linux(rules) => rules.trace(packet, around),
+            Self::Hcn(state) => hcn::trace(packet, around, state),
         }
     }
+}
+
+fn compile_hcn(settings: &ProxySettings, node: &str, state: &State) -> Result<Rules, CommandError> {
+    let facts = node_facts(state, node, &settings.node_addresses);
+    let ground = hcn::assumed(&settings.config, &settings.hcn, &facts).map_err(|error| {
+        CommandError::bad_input(format!("{error}; name it with --bind-address"))
+    })?;
+    let nodes = state.objects_of(Kind::Node).filter_map(hcn::register::node_addresses).collect();
+    let compiled = hcn::State::compile(state.services(), &ground, &nodes);
+    Ok(Rules::Hcn(Box::new(compiled)))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn not_here(backend: &str, _: &BTreeSet<IpAddr>) -> CommandError {
+    CommandError::failed(format!("the rules of {backend} are compiled on Linux only"))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn read_hns(_: &str, _: &ProxyArgs) -> Result<Rules, CommandError> {
+    let hcn = crate::backend::services::open()?;
+    let state = hcn::State::read(hcn.as_ref())
+        .map_err(|error| CommandError::failed(format!("cannot read HNS: {error}")))?;
+    Ok(Rules::Hcn(Box::new(state)))
 }

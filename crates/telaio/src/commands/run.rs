@@ -1,24 +1,32 @@
 //! `telaio run`: the node agent.
 
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 #[cfg(target_os = "linux")]
 use telaio_reconcile::PacerConfig;
+use telaio_reconcile::SyncHandle;
 use telaio_reconcile::kpng::Sink;
 use telaio_source::{SourceSpec, Status};
 use tokio::time::Instant;
 use tonic::transport::ServerTlsConfig;
 
 use crate::api_server::ApiTask;
+use crate::backend::services::Services;
+#[cfg(not(target_os = "linux"))]
+use crate::backend::services::start_services;
 #[cfg(target_os = "linux")]
-use crate::backend::services::{self, Services, ServicesSettings};
+use crate::backend::services::{self, ServicesSettings};
 use crate::backend::{self, BackendContext, SharedOutput};
 use crate::cli::{Command, RunArgs};
 use crate::exit::CommandError;
 use crate::feeder::{Feeder, FeederEvent, ViewOrigin, wants_for};
 use crate::file_limit;
+#[cfg(unix)]
+use crate::ingress::{self, Handover, IngressPlane, PlaneOptions, Sockets, Told};
 use crate::logging::Logging;
 use crate::monitor::{Facts, Monitor};
 use crate::plane::{self, Plane};
@@ -35,29 +43,32 @@ use crate::tee::Tee;
 #[cfg(target_os = "linux")]
 use crate::triggers::Triggers;
 
+/// The backend that programs nothing.
+const VIEW: &str = "view";
 /// What a reload can change while we run.
 const RELOADABLE: &[&str] = &["min-sync-period"];
 /// How many of the source's problems are told when `--once` gives up.
 const PROBLEMS_SHOWN_MAX: usize = 10;
-/// How long `--once` waits for the sync of the first state, with the backend's own retries.
-const ONCE_SYNC_TIME_MAX: Duration = Duration::from_mins(1);
+/// How long `--once` waits for the sync of the first state. HNS is slow: thousands of services take minutes.
+const ONCE_SYNC_TIME_MAX: Duration = Duration::from_mins(10);
+/// How long it waits for a sync that has failed to succeed at last, with the backend's own retries.
+const ONCE_FAILING_TIME_MAX: Duration = Duration::from_mins(1);
+/// How often it looks.
+const ONCE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs the agent until it is told to end, or until the first sync with `--once`.
 pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandError> {
     check_planes(&args.planes)?;
-    let backend = match args.planes.contains(&Plane::Services) {
-        true => Some(backend::choose(&args.backend)?),
-        false => None,
-    };
+    let backend = services_backend(args)?;
     let node = args.node.name()?;
     let spec = args.source.spec()?;
     if args.once {
         check_readable(&spec)?;
     } else {
-        check_distinct(&args.listen.with_api(args.api_listen))?;
+        check_distinct(&listen_flags(args))?;
     }
     let tls = args.api_listen.map_or(Ok(None), |_| args.tls.server())?;
-    let logging = Logging::start(&args.log.log_level, args.log.log_format)?;
+    let logging = Logging::start(&args.log)?;
     file_limit::raise();
     let proxy = backend.map(|backend| args.proxy.settings(backend, &args.source, &spec));
     let proxy = proxy.transpose()?;
@@ -66,21 +77,71 @@ pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandE
             tracing::warn!("{warning}");
         }
     }
-    let state_dirs = lock_state(args)?;
-    let Some(state_dir) = state_dirs.first() else {
-        return Err(CommandError::bad_input("--planes names no plane"));
-    };
+    #[cfg(unix)]
+    let sockets = ingress_sockets(args)?;
+    let locks = lock_state(args)?;
     let runtime = super::runtime()?;
     let outcome = runtime.block_on(async {
+        let locks = locks;
+        let Some(state_dir) = locks.first() else {
+            return Err(CommandError::bad_input("--planes names nothing to do"));
+        };
         // First, so that no signal finds us deaf.
         let mut requests = Requests::listen(settings.file())?;
         let planned = Planned { args, node, backend, proxy, spec: &spec, tls };
         let mut agent = Agent::start(planned, state_dir).await?;
-        agent.work(&mut requests, &mut settings, &logging).await
+        #[cfg(unix)]
+        if let Some(sockets) = sockets {
+            agent.start_ingress(args, sockets, state_dir).await?;
+        }
+        let outcome = agent.work(&mut requests, &mut settings, &logging).await;
+        #[cfg(unix)]
+        {
+            let (plane, taken_by) = (agent.ingress.take(), agent.taken_by.take());
+            drop(agent);
+            // Whoever took over may go on; only requests that run are still ours.
+            drop((locks, taken_by));
+            if let Some(plane) = plane {
+                plane.drain().await;
+            }
+        }
+        outcome
     });
     // Tasks that wait for peers must not hold the end up.
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
+}
+
+/// How services are programmed. Whoever asks for neither them nor pods still wants the view to be followed.
+fn services_backend(args: &RunArgs) -> Result<Option<&'static str>, CommandError> {
+    if args.planes.contains(&Plane::Services) {
+        return Ok(Some(backend::choose(&args.backend)?));
+    }
+    Ok(Some(VIEW).filter(|_| !args.planes.contains(&Plane::Pods)))
+}
+
+/// The flags that ask for ports, with what they ask for.
+fn listen_flags(args: &RunArgs) -> Vec<(&'static str, std::net::SocketAddr)> {
+    let mut flags = args.listen.with_api(args.api_listen);
+    #[cfg(unix)]
+    if args.planes.contains(&Plane::Ingress) {
+        flags.push(("--http-listen", args.ingress.http_listen));
+        flags.push(("--https-listen", args.ingress.https_listen));
+    }
+    flags
+}
+
+/// The sockets of the ingress plane: those of the agent before us, or new ones.
+#[cfg(unix)]
+fn ingress_sockets(args: &RunArgs) -> Result<Option<Sockets>, CommandError> {
+    if args.once || !args.planes.contains(&Plane::Ingress) {
+        return Ok(None);
+    }
+    if let Some(sockets) = ingress::claim(&args.state.state_dir)? {
+        return Ok(Some(sockets));
+    }
+    let ingress = &args.ingress;
+    Ok(Some(ingress::listen(ingress.http_listen, ingress.https_listen, ingress.threads())?))
 }
 
 fn check_planes(planes: &[Plane]) -> Result<(), CommandError> {
@@ -154,6 +215,17 @@ impl Origin {
 struct Agent {
     /// None where no services are programmed.
     backend: Option<&'static str>,
+    #[cfg(unix)]
+    ingress: Option<IngressPlane>,
+    #[cfg(unix)]
+    handover: Option<Handover>,
+    /// Who took over: closed when we have let go.
+    #[cfg(unix)]
+    taken_by: Option<UnixStream>,
+    #[cfg(not(unix))]
+    taken_by: Option<()>,
+    view: ViewOrigin,
+    node: String,
     /// With `--once`: how long the first state may take, and when that is over.
     once: Option<(Duration, Instant)>,
     feeder: Feeder,
@@ -164,7 +236,6 @@ struct Agent {
     source: Arc<Status>,
     monitor: Arc<Monitor>,
     /// None where nothing is programmed.
-    #[cfg(target_os = "linux")]
     services: Option<Arc<Services>>,
     /// None where the pods plane was not asked for.
     #[cfg(target_os = "linux")]
@@ -190,8 +261,12 @@ impl Agent {
             }
             _ => None,
         };
-        let output: SharedOutput = Arc::new(Mutex::new(std::io::stdout()));
-        #[cfg(target_os = "linux")]
+        // Without the services plane the view goes nowhere.
+        let output: SharedOutput = if args.planes.contains(&Plane::Services) {
+            Arc::new(Mutex::new(std::io::stdout()))
+        } else {
+            Arc::new(Mutex::new(std::io::sink()))
+        };
         let services = match (backend_name, proxy) {
             (Some(backend), Some(proxy)) => {
                 let triggers = supply.as_ref().map(|supply| Arc::clone(&supply.triggers));
@@ -199,14 +274,11 @@ impl Agent {
             }
             _ => None,
         };
-        #[cfg(not(target_os = "linux"))]
-        drop(proxy);
         let context = BackendContext {
             node: node.as_str().into(),
             pacing,
             monitor: Arc::clone(&monitor),
             output,
-            #[cfg(target_os = "linux")]
             services: services.clone(),
         };
         let sink = backend_name.map(|name| set_up(name, context)).transpose()?;
@@ -215,11 +287,18 @@ impl Agent {
         let Some(sink) = sink else {
             return Err(CommandError::bad_input("--planes names no plane"));
         };
-        let feeder = Feeder::start(view, sink, Arc::clone(&monitor))?;
+        let feeder = Feeder::start(view.clone(), sink, Arc::clone(&monitor))?;
         tracing::info!(node, source = %spec, backend = backend_name, "the agent runs");
         let spec = spec.clone();
         Ok(Self {
             backend: backend_name,
+            #[cfg(unix)]
+            ingress: None,
+            #[cfg(unix)]
+            handover: None,
+            taken_by: None,
+            view,
+            node,
             once,
             feeder,
             api,
@@ -227,12 +306,41 @@ impl Agent {
             spec,
             source,
             monitor,
-            #[cfg(target_os = "linux")]
             services,
             #[cfg(target_os = "linux")]
             _pods: pods,
             _servers: servers,
         })
+    }
+
+    /// Starts the ingress plane on these sockets.
+    #[cfg(unix)]
+    async fn start_ingress(
+        &mut self,
+        args: &RunArgs,
+        sockets: Sockets,
+        state_dir: &StateDir,
+    ) -> Result<(), CommandError> {
+        let told = match &self.spec {
+            SourceSpec::Kube(kubeconfig) => {
+                let client = telaio_source::kube::client(kubeconfig.clone()).await;
+                let client = client.map_err(|error| CommandError::BadInput(error.into()))?;
+                Told::start(client, args.ingress.status_settings(&self.node))
+            }
+            SourceSpec::Dir(_) | SourceSpec::Brain(_) => Told::default(),
+        };
+        let options = PlaneOptions {
+            worker: args.ingress.worker_settings(&self.spec, &args.log, state_dir.path())?,
+            own_process: args.ingress.own_process(),
+            origin: self.view.clone(),
+            node: self.node.as_str().into(),
+            told,
+        };
+        let plane = IngressPlane::start(options, sockets);
+        self.monitor.set_ingress(Arc::clone(plane.state()));
+        self.handover = Some(Handover::listen(state_dir.path(), Arc::clone(plane.sockets()))?);
+        self.ingress = Some(plane);
+        Ok(())
     }
 
     async fn work(
@@ -241,8 +349,17 @@ impl Agent {
         settings: &mut Settings,
         logging: &Logging,
     ) -> Result<(), CommandError> {
+        #[cfg(unix)]
+        let mut handover = self.handover.take();
+        #[cfg(not(unix))]
+        let mut handover = None;
         loop {
             tokio::select! {
+                link = taken_over(&mut handover) => {
+                    tracing::info!("another agent took over; ending when the requests that run have");
+                    self.taken_by = Some(link);
+                    return Ok(());
+                }
                 request = requests.next() => match request {
                     Request::End(why) => {
                         tracing::info!(why, "ending; what is programmed stays");
@@ -281,13 +398,11 @@ impl Agent {
 
     /// Waits for the sync of the first state, then says what could not be read.
     fn finish_once(&self) -> Result<(), CommandError> {
-        for handle in self.monitor.sync_loops() {
-            if !tokio::task::block_in_place(|| handle.wait_synced(ONCE_SYNC_TIME_MAX)) {
-                let error = handle.stats().last_error.unwrap_or_else(|| "it takes too long".into());
-                return Err(CommandError::failed(format!("the first sync failed: {error}")));
+        if let Some((time_max, _)) = self.once {
+            for handle in self.monitor.sync_loops() {
+                tokio::task::block_in_place(|| first_sync(handle, time_max))?;
             }
         }
-        #[cfg(target_os = "linux")]
         if let Some(services) = &self.services {
             tokio::task::block_in_place(|| services.wait_moved());
         }
@@ -304,6 +419,10 @@ impl Agent {
         });
     }
 }
+
+/// What is fed, if anything is.
+#[cfg(target_os = "linux")]
+type AnySink = Option<Box<dyn Sink>>;
 
 /// Makes the backend of the services plane and sets it up.
 fn set_up(name: &'static str, context: BackendContext) -> Result<Box<dyn Sink>, CommandError> {
@@ -322,8 +441,8 @@ fn with_pods(
     state_dir: &StateDir,
     pacing: PacerConfig,
     monitor: &Monitor,
-    services: Option<Box<dyn Sink>>,
-) -> Result<(Option<Pods>, Option<Box<dyn Sink>>), CommandError> {
+    services: AnySink,
+) -> Result<(Option<Pods>, AnySink), CommandError> {
     if !args.planes.contains(&Plane::Pods) {
         return Ok((None, services));
     }
@@ -366,6 +485,38 @@ fn start_services(
         triggers,
     };
     Services::start(backend, settings, monitor).map(Arc::new).map(Some)
+}
+
+/// Waits for the sync of the first state. One that fails gets as long as `--timeout` says, a minute at most.
+fn first_sync(handle: &SyncHandle, time_max: Duration) -> Result<(), CommandError> {
+    let begun = std::time::Instant::now();
+    while !handle.wait_synced(ONCE_PAUSE) {
+        let error = handle.stats().last_error;
+        let patience = match &error {
+            None => ONCE_SYNC_TIME_MAX,
+            Some(_) => time_max.min(ONCE_FAILING_TIME_MAX),
+        };
+        if begun.elapsed() >= patience {
+            let error = error.unwrap_or_else(|| "it takes too long".into());
+            return Err(CommandError::failed(format!("the first sync failed: {error}")));
+        }
+    }
+    Ok(())
+}
+
+/// The link to who took the ingress over. Without an ingress, never. Cancel-safe.
+#[cfg(unix)]
+async fn taken_over(handover: &mut Option<Handover>) -> UnixStream {
+    match handover {
+        Some(handover) => handover.taken().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// There is no ingress to take over here.
+#[cfg(not(unix))]
+async fn taken_over(_: &mut Option<()>) -> () {
+    std::future::pending().await
 }
 
 /// Ends when `--once` has waited for long enough, which it tells. Without `--once`, never.

@@ -3,7 +3,6 @@
 //! The answer comes from a backend's rules, compiled from a source or read from the kernel with
 //! `--kernel`, by following the packet through them.
 
-use std::collections::BTreeSet;
 use std::io::{BufRead, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -11,11 +10,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde::Deserialize;
 use telaio_model::Protocol;
-use telaio_netlink::NetlinkError;
-use telaio_netlink::addresses::{addresses_of, own_addresses};
-use telaio_netlink::links::Links;
 use telaio_reconcile::kpng::State;
-use telaio_service_proxy::ipvs;
 use telaio_service_proxy::trace::{Packet, Surroundings, Trace, Verdict};
 use telaio_source::SourceSpec;
 
@@ -32,15 +27,15 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Answers one question, or a file of them.
 pub(crate) fn trace(args: &TraceArgs, out: &mut impl Write) -> Result<(), CommandError> {
-    Logging::start(&args.log.log_level, args.log.log_format)?;
-    if args.url.is_some() {
-        return Err(CommandError::failed("--url comes with the ingress plane, in a later release"));
+    Logging::start(&args.log)?;
+    if let Some(url) = &args.url {
+        return super::trace_url::trace_url(args, url, out);
     }
     let question = args.question()?;
     let backend = backend::choose_to_show(&args.backend)?;
     if !backend::programs(backend) {
         return Err(CommandError::bad_input(format!(
-            "the backend {backend} has no rules to follow; use --backend nftables, iptables or ipvs"
+            "the backend {backend} has no rules to follow; use --backend nftables, iptables, ipvs or hcn"
         )));
     }
     let (tracer, problems) = Tracer::new(args, backend)?;
@@ -49,7 +44,7 @@ pub(crate) fn trace(args: &TraceArgs, out: &mut impl Write) -> Result<(), Comman
         (None, Some(packet)) => tracer.answer(&packet, args.output, out)?,
         (None, None) => {
             return Err(CommandError::bad_input(
-                "ask something: --from IP --to IP:PORT[/tcp|udp|sctp], or --batch FILE",
+                "ask something: --from IP --to IP:PORT[/tcp|udp|sctp], --batch FILE, or --url URL",
             ));
         }
     }
@@ -95,9 +90,9 @@ impl Tracer {
             args.proxy.settings(backend, &args.source, spec.as_ref().unwrap_or(&unknown))?;
         let around = surroundings(&settings, &node, &state)?;
         let rules = if args.kernel {
-            Rules::read(backend, &services::families(), args.proxy.iptables_flavor.into())?
+            Rules::read(backend, &args.proxy)?
         } else {
-            Rules::compile(backend, &settings, &node, &state, &around.addresses)
+            Rules::compile(backend, &settings, &node, &state, &around.addresses)?
         };
         Ok((Self { rules, around }, problems))
     }
@@ -158,19 +153,10 @@ fn surroundings(
     if !named.is_empty() {
         return Ok(Surroundings { addresses: named.into_iter().collect() });
     }
-    let own = machine_addresses().map_err(|error| {
+    let own = services::machine_addresses().map_err(|error| {
         CommandError::failed(format!("cannot read this machine's addresses: {error}"))
     })?;
     Ok(Surroundings { addresses: own })
-}
-
-/// This machine's addresses, without those that the backend ipvs gives it for services.
-fn machine_addresses() -> Result<BTreeSet<IpAddr>, NetlinkError> {
-    let services = match Links::open()?.find(ipvs::proxier::DEVICE)? {
-        Some(device) => addresses_of(device)?,
-        None => BTreeSet::new(),
-    };
-    Ok(own_addresses()?.difference(&services).copied().collect())
 }
 
 /// A question of a batch.

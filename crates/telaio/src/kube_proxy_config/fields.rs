@@ -89,6 +89,7 @@ const ALWAYS: Modes = Modes::All;
 const IPTABLES: Modes = Modes::Only(Mode::Iptables);
 const IPVS: Modes = Modes::Only(Mode::Ipvs);
 const NFTABLES: Modes = Modes::Only(Mode::Nftables);
+const WINDOWS: Modes = Modes::Only(Mode::Kernelspace);
 /// kube-proxy's ipvs mode masquerades by iptables rules.
 const IPTABLES_AND_IPVS: Modes = Modes::Both(Mode::Iptables, Mode::Ipvs);
 
@@ -103,7 +104,8 @@ const fn exact(path: &'static str, shape: Shape, modes: Modes, becomes: Becomes)
 
 const NO_GATES: &str = "there are no feature gates here; remove it";
 const OWN_PACE: &str = "the watch of the API server sets its own pace; remove it";
-const WINDOWS: &str = "it is for Windows, and comes with the hcn backend";
+const HEALTH: &str = "health checks are answered at the node's own addresses";
+const SERVICE: &str = "have it run as a service by `telaio service install`";
 const USERSPACE: &str = "it was for the userspace mode, which kube-proxy no longer has either";
 const OOM: &str = "set OOMScoreAdjust= in the unit, or the pod's resources and priority class";
 const LOGGING: &str = "choose what is logged with --log-level and --log-format";
@@ -157,13 +159,13 @@ pub(super) const FIELDS: &[Field] = &[
     field("nftables.masqueradeAll", Bool, NFTABLES, Sets("masquerade-all")),
     field("nftables.syncPeriod", Time, NFTABLES, Sets("sync-period")),
     field("nftables.minSyncPeriod", Time, NFTABLES, Sets("min-sync-period")),
-    field("winkernel.networkName", Text, ALWAYS, Warning(WINDOWS)),
-    field("winkernel.sourceVip", Text, ALWAYS, Warning(WINDOWS)),
-    field("winkernel.enableDSR", Bool, ALWAYS, Warning(WINDOWS)),
-    field("winkernel.rootHnsEndpointName", Text, ALWAYS, Warning(WINDOWS)),
-    field("winkernel.forwardHealthCheckVip", Bool, ALWAYS, Warning(WINDOWS)),
-    field("windowsRunAsService", Bool, ALWAYS, Warning(WINDOWS)),
-    field("windows.runAsService", Bool, ALWAYS, Warning(WINDOWS)),
+    field("winkernel.networkName", Text, WINDOWS, Sets("network-name")),
+    field("winkernel.sourceVip", Text, WINDOWS, Sets("source-vip")),
+    exact("winkernel.enableDSR", Bool, WINDOWS, Sets("enable-dsr")),
+    field("winkernel.rootHnsEndpointName", Text, WINDOWS, Warning(HEALTH)),
+    field("winkernel.forwardHealthCheckVip", Bool, WINDOWS, Warning(HEALTH)),
+    field("windowsRunAsService", Bool, ALWAYS, Warning(SERVICE)),
+    field("windows.runAsService", Bool, ALWAYS, Warning(SERVICE)),
     field("detectLocalMode", Text, ALWAYS, Sets("detect-local-mode")),
     field("detectLocal.bridgeInterface", Text, ALWAYS, Sets("pod-bridge-interface")),
     field("detectLocal.interfaceNamePrefix", Text, ALWAYS, Sets("pod-interface-name-prefix")),

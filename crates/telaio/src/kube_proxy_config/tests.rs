@@ -163,7 +163,15 @@ const BY_MODE: &[(&str, &[(&str, &str)])] = &[
             ("min-sync-period", "3s"),
         ],
     ),
-    ("kernelspace", &[("backend", "kernelspace")]),
+    (
+        "kernelspace",
+        &[
+            ("backend", "kernelspace"),
+            ("network-name", "l2"),
+            ("source-vip", "192.0.2.9"),
+            ("enable-dsr", "true"),
+        ],
+    ),
 ];
 
 #[test]
@@ -186,11 +194,6 @@ fn every_field_of_a_full_configuration_becomes_an_option_or_a_warning() {
                 "logging.options",
                 "enableProfiling",
                 "showHiddenMetricsForVersion",
-                "winkernel.networkName",
-                "winkernel.sourceVip",
-                "winkernel.enableDSR",
-                "winkernel.rootHnsEndpointName",
-                "winkernel.forwardHealthCheckVip",
                 "windowsRunAsService",
                 "oomScoreAdj",
                 "configSyncPeriod",
@@ -198,9 +201,12 @@ fn every_field_of_a_full_configuration_becomes_an_option_or_a_warning() {
             ]
             .map(str::to_owned),
         );
-        if *mode == "iptables" {
-            expected.insert("iptables.snatNodeInternalIP".into());
-        }
+        let of_mode: &[&str] = match *mode {
+            "iptables" => &["iptables.snatNodeInternalIP"],
+            "kernelspace" => &["winkernel.rootHnsEndpointName", "winkernel.forwardHealthCheckVip"],
+            _ => &[],
+        };
+        expected.extend(of_mode.iter().copied().map(str::to_owned));
         assert_eq!(warned(&config), expected, "{mode}");
         assert_eq!(config.warnings.len(), expected.len(), "one warning each");
     }
@@ -227,7 +233,7 @@ fn the_full_configuration_has_every_field_of_the_table() {
         let is_there = tree.pointer(&pointer).is_some();
         assert_eq!(is_there, !elsewhere.contains(&field.path), "{}", field.path);
         let mode_named = field.path.split_once('.').map(|(group, _)| group);
-        if matches!(mode_named, Some("iptables" | "ipvs" | "nftables")) {
+        if matches!(mode_named, Some("iptables" | "ipvs" | "nftables" | "winkernel")) {
             assert_ne!(field.modes, Modes::All, "{}", field.path);
         }
     }

@@ -50,6 +50,13 @@ impl Collector for Figures {
         if let Some(stats) = monitor.sync_loop().map(SyncHandle::stats) {
             page.syncs(&stats)?;
         }
+        #[cfg(unix)]
+        if let Some(ingress) = monitor.ingress() {
+            page.gauge("ingress_ready", "Whether requests are served", flag(ingress.is_serving()))?;
+            page.gauge("ingress_routes", "Routes of the ingress", count(ingress.routes()))?;
+            let help = "Workers of the ingress that ended and were followed by another";
+            page.counter("ingress_worker_restarts", help, ingress.restarts())?;
+        }
         let health = monitor.health();
         page.gauge("healthy", "Whether /healthz answers 200", flag(health.is_healthy()))?;
         page.gauge("node_leaving", "Whether the node is about to go", flag(health.node_leaving))?;

@@ -33,6 +33,9 @@ impl Monitor {
 
     /// How it is, if it runs.
     pub(super) fn pods_report(&self) -> Option<PodsReport> {
-        self.pods.get().map(|probe| (probe.report)())
+        let probe = self.pods.get()?;
+        let mut report = (probe.report)();
+        report.problems.extend(probe.handle.stats().last_error.map(|error| error.to_string()));
+        Some(report)
     }
 }

@@ -17,7 +17,7 @@
 
 #![cfg_attr(
     not(any(test, target_os = "linux")),
-    expect(dead_code, reason = "only on Linux are there backends that program services")
+    expect(dead_code, reason = "only Linux has nftables and iptables, whose figures these are")
 )]
 
 use std::collections::BTreeMap;
@@ -28,7 +28,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use telaio_model::{IpFamily, Op};
 use telaio_reconcile::sync_loop::Histogram;
-#[cfg(target_os = "linux")]
 use telaio_service_proxy::companions::CompanionFigures;
 use telaio_service_proxy::iptables::proxier::Counters;
 
@@ -66,7 +65,6 @@ pub(crate) struct CompanionCounts {
     pub(crate) v6: FamilyCounts,
 }
 
-#[cfg(target_os = "linux")]
 impl From<CompanionFigures> for CompanionCounts {
     fn from(figures: CompanionFigures) -> Self {
         let family = |family: IpFamily| {

@@ -364,7 +364,6 @@ fn failed_syncs_of_nftables_are_counted_as_such_and_changes_wait() {
     assert_eq!(samples["kubeproxy_sync_proxy_rules_endpoint_changes_pending"], "5");
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn companions_figures_are_kept_by_family() {
     use telaio_service_proxy::companions::{CompanionFigures, NoLocalEndpoints};

@@ -99,7 +99,8 @@ fn configuration(network: &Network, state_dir: &Path) -> String {
 fn install_plugin(dir: &Path, plugin: Option<&Path>) -> Result<(), String> {
     let from = match plugin {
         Some(path) => path.to_owned(),
-        None => beside_us().ok_or_else(|| {
+        // We are a plugin ourselves, only a large one.
+        None => beside_us().or_else(|| std::env::current_exe().ok()).ok_or_else(|| {
             format!("there is no {PLUGIN} beside this binary; name it with --cni-plugin")
         })?,
     };

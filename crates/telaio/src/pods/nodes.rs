@@ -74,7 +74,8 @@ fn peer(node: &Node, backend: Backend) -> Option<NodeRequest> {
 
 /// The address of a node in its own range: the first that can be anybody's.
 fn gateway(net: &IpNet) -> Option<IpInet> {
-    let ip = net.hosts().next()?;
+    // The first address of all is the network's own, and with IPv6 the routers'.
+    let ip = net.hosts().nth(usize::from(matches!(net, IpNet::V6(_))))?;
     // A range of one address has no room for a node and an instance.
     (net.prefix_len() < net.max_prefix_len() - 1).then(|| IpInet::new(ip, net.prefix_len()).ok())?
 }

@@ -35,13 +35,14 @@ fn nets(texts: &[&str]) -> Vec<IpNet> {
 
 #[test]
 fn without_options_it_is_as_kube_proxy_without_options() {
-    let ProxySettings { config, node_addresses, ipvs, warnings } = settings(&[]);
+    let ProxySettings { config, node_addresses, ipvs, hcn, warnings } = settings(&[]);
     assert_eq!(config, ProxyConfig::default());
     assert_eq!(config.detect_local, DetectLocal::Nowhere);
     assert_eq!(config.node_port_addresses, NodePortAddresses::All);
     assert!(config.localhost_node_ports);
     assert_eq!(node_addresses, Vec::<IpAddr>::new());
     assert_eq!(ipvs, IpvsSettings::default());
+    assert_eq!(hcn, HcnOptions::default());
     assert_eq!(warnings, Vec::<String>::new());
 }
 
@@ -206,4 +207,22 @@ fn flags_of_kube_proxys_that_have_no_equal_are_named() {
     let warnings = args.proxy_host.warnings();
     assert_eq!(warnings.len(), 3);
     assert!(warnings[0].starts_with("--oom-score-adj=-999 is not used: "), "{warnings:?}");
+}
+
+#[test]
+fn options_of_windows_are_for_hcn_and_a_warning_elsewhere() {
+    let flags = ["--network-name=pods", "--source-vip=10.244.1.2,fd00::2", "--enable-dsr"];
+    let args = run_args(&flags);
+    let of = |backend| args.proxy.settings(backend, &args.source, &"kube".parse().unwrap());
+    let settings = of("hcn").unwrap_or_else(|_| panic!("is taken"));
+    assert_eq!(settings.warnings, Vec::<String>::new());
+    assert_eq!(settings.hcn.network_name.as_deref(), Some("pods"));
+    assert_eq!(settings.hcn.source_vips.len(), 2);
+    assert_eq!(settings.hcn.enable_dsr, Some(true));
+    let elsewhere = of("nftables").unwrap_or_else(|_| panic!("is taken"));
+    let expected = ["--network-name", "--source-vip", "--enable-dsr"]
+        .map(|flag| format!("{flag} has no effect with nftables"));
+    assert_eq!(elsewhere.warnings, expected);
+    let error = settings_from(&["--source-vip=10.0.0.1,10.0.0.2"], "kube").unwrap_err();
+    assert!(error.contains("--source-vip: give one address, or one of each family"), "{error}");
 }

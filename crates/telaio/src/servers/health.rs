@@ -28,6 +28,8 @@ pub(super) fn router(monitor: &Arc<Monitor>) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/livez", get(livez))
+        .route("/ready", get(ready))
+        .route("/readyz", get(ready))
         .with_state(Arc::clone(monitor))
 }
 
@@ -54,6 +56,21 @@ async fn healthz(State(monitor): State<Arc<Monitor>>) -> Response {
 async fn livez(State(monitor): State<Arc<Monitor>>) -> Response {
     let health = monitor.health();
     answer(&monitor, Probe::Livez, health.is_live(), None, &health)
+}
+
+/// Whether clients may be sent here: all of `/healthz`, and the first routes of an ingress are loaded.
+async fn ready(State(monitor): State<Arc<Monitor>>) -> Response {
+    let health = monitor.health();
+    let ingress_ready = monitor.ingress_ready();
+    let ready = health.is_healthy() && ingress_ready;
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let answer = serde_json::json!({
+        "ready": ready,
+        "synced": health.synced,
+        "ingress_ready": ingress_ready,
+        "node_leaving": health.node_leaving,
+    });
+    super::json(status, &answer)
 }
 
 fn answer(

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use telaio_testkit::netns::{Cluster, Family, Host, Outcome, Place, Transport};
+use telaio_testkit::netns::{Cluster, Family, Host, Outcome, Place, Transport, outside_client};
 
 use crate::manifest::{SERVICE_PORT, Service, cluster_ip, node_port};
 use crate::node::{Backend, Node};
@@ -40,19 +40,22 @@ fn nobody_is_refused_while_services_and_endpoints_come_and_go(backend: Backend) 
     let cluster = Cluster::start().unwrap();
     let node = Node::started(&cluster, backend, &[stable, churned(0), affine(0), local(0)]);
     let mut probers = Vec::new();
-    let mut probe = |name: &str, from: Host, to: SocketAddr, transport| {
-        let prober = cluster.probe(Place::of(from), to, transport).unwrap();
+    let mut probe = |name: &str, from: Place, to: SocketAddr, transport| {
+        let prober = cluster.probe(from, to, transport).unwrap();
         probers.push((name.to_owned(), transport, prober));
     };
     for family in Family::ALL {
+        // Each has an address of its own: see docs/services.md for what IPVS makes of one client that has
+        // the same port for two services with the same endpoint.
         let cluster_ip = |number| SocketAddr::new(cluster_ip(family, number), SERVICE_PORT);
         let node_ip = |number| SocketAddr::new(Host::NodeA.address(family), node_port(number));
-        probe("stable", Host::A2, cluster_ip(1), Transport::Tcp);
-        probe("churned", Host::A2, cluster_ip(2), Transport::Tcp);
-        probe("churned by node port", Host::Outside, node_ip(2), Transport::Tcp);
-        probe("churned by UDP", Host::NodeA, cluster_ip(2), Transport::Udp);
-        probe("affine", Host::Outside, cluster_ip(3), Transport::Tcp);
-        probe("local", Host::Outside, node_ip(4), Transport::Tcp);
+        let outside = |number| Place::outside(outside_client(family, number));
+        probe("stable", Place::of(Host::A2), cluster_ip(1), Transport::Tcp);
+        probe("churned", Place::of(Host::A1), cluster_ip(2), Transport::Tcp);
+        probe("churned by node port", outside(1), node_ip(2), Transport::Tcp);
+        probe("churned by UDP", Place::of(Host::NodeA), cluster_ip(2), Transport::Udp);
+        probe("affine", outside(2), cluster_ip(3), Transport::Tcp);
+        probe("local", outside(3), node_ip(4), Transport::Tcp);
     }
     let conversation = cluster
         .connect(Place::of(Host::Outside), (Host::NodeA.address(Family::V4), node_port(1)).into());

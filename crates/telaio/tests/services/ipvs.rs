@@ -1,5 +1,5 @@
 //! What only the backend `ipvs` has, with real packets on a guest kernel: the kernel's schedulers,
-//! endpoints that drain, ports that are used again, SCTP, virtual servers of others, and the way to
+//! endpoints that drain, packets that are passed on as they are, ports that are used again, SCTP, virtual servers of others, and the way to
 //! another backend.
 
 /// Makes of each function one test on a guest kernel.
@@ -18,6 +18,7 @@ macro_rules! in_guest {
 
 mod drain;
 mod flags;
+mod forwarding;
 mod leave;
 mod nftables;
 mod others;

@@ -61,6 +61,7 @@ mod cleanup;
 mod drift;
 mod expectations;
 mod fixtures;
+mod hcn;
 mod health;
 mod ipvs;
 mod kill;

@@ -48,7 +48,7 @@ fn rows_hold(backend: Backend, is_wanted: impl Fn(&Section) -> bool) {
     let services = fixtures::all();
     let mut node = Node::new(&cluster, backend, &services);
     let mut wrong = Vec::new();
-    let sections = sections(backend, &services);
+    let sections = sections(backend.name(), &services);
     for section in sections.into_iter().filter(is_wanted) {
         node.flags.clone_from(&section.flags);
         node.start();

@@ -128,11 +128,26 @@ impl Drop for Running {
     }
 }
 
+/// A running brain.
+pub(crate) struct Brain {
+    child: Child,
+    _state: TempDir,
+}
+
+impl Drop for Brain {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Node-a, with the manifests that its agent reads and the state that it keeps.
 pub(crate) struct Node<'c> {
     pub(crate) cluster: &'c Cluster,
     pub(crate) backend: Backend,
     pub(crate) flags: Vec<String>,
+    /// A brain that gives it the manifests, in place of the directory.
+    pub(crate) brain: Option<SocketAddr>,
     manifests: TempDir,
     state: TempDir,
     running: Option<Running>,
@@ -146,6 +161,7 @@ impl<'c> Node<'c> {
             cluster,
             backend,
             flags: Vec::new(),
+            brain: None,
             manifests: tempfile::tempdir().unwrap(),
             state: tempfile::tempdir().unwrap(),
             running: None,
@@ -187,7 +203,27 @@ impl<'c> Node<'c> {
 
     /// `--source` for the manifests.
     pub(crate) fn source(&self) -> String {
-        format!("--source=dir:{}", self.manifests.path().display())
+        match self.brain {
+            Some(address) => format!("--source=brain:http://{address}"),
+            None => format!("--source=dir:{}", self.manifests.path().display()),
+        }
+    }
+
+    /// Starts a brain on this node that gives the manifests to who asks at this address.
+    pub(crate) fn start_brain(&self, address: SocketAddr) -> Brain {
+        let state = tempfile::tempdir().unwrap();
+        let mut command = telaio();
+        command
+            .args(["brain", "--admin-listen=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"])
+            .arg("--healthz-bind-address=127.0.0.1:0")
+            .arg(format!("--api-listen={address}"))
+            .arg(format!("--source=dir:{}", self.manifests.path().display()))
+            .arg(format!("--state-dir={}", state.path().display()))
+            .arg(format!("--service-cidr={SERVICE_CIDRS}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = self.cluster.on(Host::NodeA, || command.spawn().unwrap());
+        Brain { child, _state: state }
     }
 
     /// `--state-dir`.

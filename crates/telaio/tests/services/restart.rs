@@ -1,6 +1,7 @@
 //! The agent ends, is killed, and comes back: nobody notices.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use telaio_testkit::guest;
 use telaio_testkit::netns::{Cluster, Conversation, Family, Host, Place, Prober, Transport};
@@ -8,7 +9,13 @@ use telaio_testkit::netns::{Cluster, Conversation, Family, Host, Place, Prober, 
 use crate::manifest::{SERVICE_PORT, Service, cluster_ip, load_balancer_ip, node_port};
 use crate::node::{Backend, Node};
 
-on_every_backend!(a_restart_loses_no_connection_and_leaves_no_gap);
+on_every_backend!(
+    a_restart_loses_no_connection_and_leaves_no_gap,
+    a_source_that_is_slow_at_a_restart_is_no_cluster_without_services,
+);
+
+/// Longer than it takes the agent to look at the kernel several times.
+const SLOW: Duration = Duration::from_secs(5);
 
 /// Services of every kind whose clients must notice nothing.
 pub(crate) fn services() -> Vec<Service> {
@@ -100,5 +107,22 @@ fn a_restart_loses_no_connection_and_leaves_no_gap(backend: Backend) {
         node.settle();
         witnesses.wait();
     }
+    witnesses.have_noticed_nothing();
+}
+
+fn a_source_that_is_slow_at_a_restart_is_no_cluster_without_services(backend: Backend) {
+    let cluster = Cluster::start().unwrap();
+    let mut node = Node::started(&cluster, backend, &services());
+    let witnesses = Witnesses::of(&cluster);
+    let before = node.snapshot();
+    node.end();
+    let address = SocketAddr::from(([127, 0, 0, 1], 12_091));
+    node.brain = Some(address);
+    node.start();
+    std::thread::sleep(SLOW);
+    assert_eq!(node.snapshot(), before);
+    witnesses.wait();
+    let _brain = node.start_brain(address);
+    node.settle();
     witnesses.have_noticed_nothing();
 }

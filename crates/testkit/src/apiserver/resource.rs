@@ -87,6 +87,6 @@ pub(super) fn built_in() -> Vec<Resource> {
             .cluster_wide()
             .with_status(),
         Resource::new("coordination.k8s.io/v1", "leases", "Lease"),
-        Resource::new("v1", "events", "Event"),
+        Resource::new("events.k8s.io/v1", "events", "Event"),
     ]
 }

@@ -167,7 +167,7 @@ fn pod(node: u8, number: u8) -> String {
     )
 }
 
-fn ip(args: &[&str], script: &str) -> Result<(), ClusterError> {
+pub(super) fn ip(args: &[&str], script: &str) -> Result<(), ClusterError> {
     let failed = |why: String| ClusterError::Ip { args: args.join(" "), why };
     let mut child = Command::new("ip")
         .args(args)

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use telaio_hcn::{
-    Endpoint, EndpointPolicy, Feature, Hcn, HcnError, HnsVersion, IpConfiguration, MacAddress,
-    Network, NetworkPolicy, NetworkType, ProviderAddress, Query, SupportedFeatures,
+    Endpoint, EndpointPolicy, Feature, Guid, Hcn, HcnError, HnsVersion, IpConfiguration,
+    MacAddress, Network, NetworkPolicy, NetworkType, ProviderAddress, Query, SupportedFeatures,
 };
 use telaio_model::IpFamily;
 
@@ -12,6 +12,9 @@ use super::super::compile::{Ground, Overlay};
 use super::super::identity;
 use super::super::options::HcnOptions;
 use crate::config::{NodeFacts, NodePortMatch, ProxyConfig};
+
+/// The newest HNS that we know.
+const NEWEST: HnsVersion = HnsVersion::new(16, 0);
 
 /// Why services cannot be programmed on this node, or not yet.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +86,7 @@ pub(super) fn survey(
     if !features.has(Feature::SchemaV2) {
         return Err(PreRunError::TooOld(version));
     }
-    if options.enable_dsr && !features.has(Feature::Dsr) {
+    if options.enable_dsr == Some(true) && !features.has(Feature::Dsr) {
         return Err(PreRunError::NoDsr(version));
     }
     let network = find_network(hcn, options)?;
@@ -103,10 +106,43 @@ pub(super) fn survey(
         node_port_addresses: node_port_addresses(config, node, &families),
         families,
         overlay,
-        dsr: options.enable_dsr,
+        dsr: has_dsr(config, options, &features),
         features,
     };
     Ok((ground, source_vip))
+}
+
+/// What a node is taken to offer whose HNS cannot be asked: the newest HNS that we know, and an l2bridge
+/// network of both families; with a source address, an overlay.
+pub fn assumed(
+    config: &ProxyConfig,
+    options: &HcnOptions,
+    node: &NodeFacts,
+) -> Result<Ground, PreRunError> {
+    let is_overlay = !options.source_vips.is_empty();
+    let name = options.network_name.clone().unwrap_or_else(|| "pods".to_owned());
+    let overlay = if is_overlay {
+        let network = Network { name, kind: NetworkType::Overlay, ..Network::default() };
+        Some(overlay(&network, options, node, options.source_vips.clone())?)
+    } else {
+        None
+    };
+    let features = SupportedFeatures::of(NEWEST);
+    let families = families(config, &Network::default(), &features, overlay.as_ref());
+    Ok(Ground {
+        network: Guid::NIL,
+        node_port_addresses: node_port_addresses(config, node, &families),
+        families,
+        overlay,
+        dsr: has_dsr(config, options, &features),
+        features,
+    })
+}
+
+/// Answers that go straight to who asked must find their way from the endpoint's own point of view, so the
+/// endpoint sees who asked: that is not what `--masquerade-all` wants.
+fn has_dsr(config: &ProxyConfig, options: &HcnOptions, features: &SupportedFeatures) -> bool {
+    !config.masquerade_all && options.enable_dsr.unwrap_or_else(|| features.has(Feature::Dsr))
 }
 
 fn is_suitable(kind: &NetworkType) -> bool {
@@ -149,45 +185,53 @@ fn survey_overlay(
     options: &HcnOptions,
     node: &NodeFacts,
 ) -> Result<(Overlay, Option<Endpoint>), PreRunError> {
-    let own = node.primary(IpFamily::V4).or_else(|| node.addresses.first().copied());
-    let management = own.ok_or_else(|| PreRunError::NoNodeAddress(network.name.clone()))?;
-    let routes = network.policies.iter().filter_map(|policy| match policy {
-        NetworkPolicy::RemoteSubnetRoute(route) => Some(route.clone()),
-        _ => None,
-    });
-    let routes = routes.collect();
-    let host_mac = options.host_mac.or_else(|| router_mac(network));
     let reserved = hcn.endpoints(&Query::Name(format!("{}_ep", network.name)))?.objects;
     let on_it = |endpoint: &&Endpoint| Some(endpoint.network) == network.id;
     let reserved: Vec<IpAddr> =
         reserved.iter().filter(on_it).flat_map(Endpoint::addresses).collect();
     let is_named = !options.source_vips.is_empty();
     let source_vips = if is_named { options.source_vips.clone() } else { reserved };
-    if source_vips.is_empty() {
+    let overlay = overlay(network, options, node, source_vips)?;
+    if overlay.source_vips.is_empty() {
         return Err(PreRunError::NoSourceVip(network.name.clone()));
     }
-    let endpoint =
-        is_named.then(|| source_vip_endpoint(network, &source_vips, management, host_mac));
-    let own = IpFamily::ALL.into_iter().filter_map(|family| node.primary(family)).collect();
-    Ok((Overlay { source_vips, management, own, host_mac, routes }, endpoint))
+    let endpoint = is_named.then(|| source_vip_endpoint(network, &overlay));
+    Ok((overlay, endpoint))
+}
+
+fn overlay(
+    network: &Network,
+    options: &HcnOptions,
+    node: &NodeFacts,
+    source_vips: Vec<IpAddr>,
+) -> Result<Overlay, PreRunError> {
+    let own = node.primary(IpFamily::V4).or_else(|| node.addresses.first().copied());
+    let management = own.ok_or_else(|| PreRunError::NoNodeAddress(network.name.clone()))?;
+    let routes = network.policies.iter().filter_map(|policy| match policy {
+        NetworkPolicy::RemoteSubnetRoute(route) => Some(route.clone()),
+        _ => None,
+    });
+    Ok(Overlay {
+        source_vips,
+        management,
+        own: IpFamily::ALL.into_iter().filter_map(|family| node.primary(family)).collect(),
+        host_mac: options.host_macs.get(&management).copied().or_else(|| router_mac(network)),
+        routes: routes.collect(),
+    })
 }
 
 /// The endpoint that has the source address. Not a remote one: answers come to it.
-fn source_vip_endpoint(
-    network: &Network,
-    addresses: &[IpAddr],
-    provider_address: IpAddr,
-    mac_address: Option<MacAddress>,
-) -> Endpoint {
+fn source_vip_endpoint(network: &Network, overlay: &Overlay) -> Endpoint {
     let id = network.id.unwrap_or_default();
+    let provider_address = overlay.management;
     let configuration = |ip: &IpAddr| IpConfiguration { ip_address: *ip, prefix_length: 0 };
     Endpoint {
-        id: addresses.first().map(|address| identity::endpoint_id(id, *address)),
+        id: overlay.source_vips.first().map(|address| identity::endpoint_id(id, *address)),
         name: identity::SOURCE_VIP_NAME.to_owned(),
         network: id,
         policies: vec![EndpointPolicy::ProviderAddress(ProviderAddress { provider_address })],
-        ip_configurations: addresses.iter().map(configuration).collect(),
-        mac_address,
+        ip_configurations: overlay.source_vips.iter().map(configuration).collect(),
+        mac_address: overlay.host_mac,
         ..Endpoint::default()
     }
 }

@@ -274,21 +274,8 @@ fn readable<T>(id: Guid, read: Result<T, HcnError>) -> Result<Read<T>, HcnError>
 /// Removes everything of ours from HNS; tells what that was. Goes on where something cannot be removed,
 /// and then gives the first error.
 pub fn cleanup(hcn: &dyn Hcn) -> Result<Vec<String>, HcnError> {
-    let mut removed = Vec::new();
-    let mut failed = None;
-    let mut note = |what: String, outcome: Result<(), HcnError>| match outcome {
-        Ok(()) => removed.push(what),
-        Err(error) if error.is_not_found() => {}
-        Err(error) => {
-            failed.get_or_insert(error);
-        }
-    };
-    for id in hcn.load_balancer_ids(&Query::All)? {
-        if identity::is_marked(id) {
-            let what = hcn.load_balancer(id).map_or_else(|_| id.to_string(), |it| it.label());
-            note(format!("HNS load balancer {what}"), hcn.delete_load_balancer(id));
-        }
-    }
+    let mut removed = Removed::default();
+    remove_load_balancers(hcn, identity::is_marked, &mut removed)?;
     for id in hcn.endpoint_ids(&Query::All)? {
         let endpoint = hcn.endpoint(id);
         let is_ours = match &endpoint {
@@ -297,8 +284,49 @@ pub fn cleanup(hcn: &dyn Hcn) -> Result<Vec<String>, HcnError> {
         };
         if is_ours {
             let what = endpoint.map_or_else(|_| id.to_string(), |it| it.label());
-            note(format!("HNS endpoint {what}"), hcn.delete_endpoint(id));
+            removed.note(format!("HNS endpoint {what}"), hcn.delete_endpoint(id));
         }
     }
-    failed.map_or(Ok(removed), Err)
+    removed.outcome()
+}
+
+/// Removes every load balancer that is not ours, likewise. They carry nobody's name, so kube-proxy's cannot be
+/// told from others'; kube-proxy itself removes them all when it starts.
+pub fn cleanup_others(hcn: &dyn Hcn) -> Result<Vec<String>, HcnError> {
+    let mut removed = Removed::default();
+    remove_load_balancers(hcn, |id| !identity::is_marked(id), &mut removed)?;
+    removed.outcome()
+}
+
+fn remove_load_balancers(
+    hcn: &dyn Hcn,
+    wanted: fn(Guid) -> bool,
+    removed: &mut Removed,
+) -> Result<(), HcnError> {
+    for id in hcn.load_balancer_ids(&Query::All)?.into_iter().filter(|id| wanted(*id)) {
+        let what = hcn.load_balancer(id).map_or_else(|_| id.to_string(), |it| it.label());
+        removed.note(format!("HNS load balancer {what}"), hcn.delete_load_balancer(id));
+    }
+    Ok(())
+}
+
+/// What was removed, and the first thing that could not be.
+#[derive(Default)]
+struct Removed {
+    what: Vec<String>,
+    failed: Option<HcnError>,
+}
+
+impl Removed {
+    fn note(&mut self, what: String, outcome: Result<(), HcnError>) {
+        match outcome {
+            Ok(()) => self.what.push(what),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => _ = self.failed.get_or_insert(error),
+        }
+    }
+
+    fn outcome(self) -> Result<Vec<String>, HcnError> {
+        self.failed.map_or(Ok(self.what), Err)
+    }
 }

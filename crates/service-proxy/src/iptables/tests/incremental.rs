@@ -219,7 +219,7 @@ fn drift_is_found_counted_and_mended_and_others_rules_stay() {
 }
 
 #[test]
-fn a_services_own_chain_that_is_known_to_be_wrong_is_written_without_reading_anything() {
+fn chains_that_are_known_to_be_wrong_are_written_without_reading_anything() {
     let mut bench = Bench::new(Limits::LEGACY);
     bench.set(&[web().remote([10, 244, 2, 1]).build()]);
     let right = bench.kernel.text();
@@ -246,9 +246,18 @@ fn a_services_own_chain_that_is_known_to_be_wrong_is_written_without_reading_any
     // Another's chain alone is nothing to us.
     assert_eq!(mend(&mut bench, &["DOCKER"]).map(|it| it.changes()), Some(0));
     assert_eq!(bench.kernel.state.lock().saves, saves);
-    // What services share, and the kernel's own chains, have to be compared.
+    // What services share, and what stands whatever they are.
+    let others = ["TELAIO-SERVICES", "TELAIO-POSTROUTING"];
+    for chain in others {
+        break_it(&bench, chain);
+    }
+    let report = mend(&mut bench, &others).unwrap();
+    assert_eq!((report.updated, report.drift_repairs), (2, 2));
+    assert_eq!(bench.kernel.text(), right);
+    assert_eq!(bench.kernel.state.lock().saves, saves);
+    // Chains of ours that we do not know, and the kernel's own, have to be compared.
     let texts = bench.kernel.state.lock().texts.len();
-    for told in ["TELAIO-SERVICES", "TELAIO-SEP-UNKNOWN", ""] {
+    for told in ["TELAIO-SEP-UNKNOWN", ""] {
         assert_eq!(mend(&mut bench, &[&chain, told]), None, "{told}");
     }
     assert_eq!(bench.kernel.state.lock().texts.len(), texts);

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use telaio_model::IpFamily;
-use telaio_netlink::nftables::Nftables;
+use telaio_netlink::nftables::{ChainOfTable, Family, Nftables, RuleNotices, RulesWatcher};
 use telaio_netlink::xtables::{chain_fingerprints, table_info};
 
 use crate::iptables::lock::{LockFile, LockUses};
-use crate::iptables::names::Table;
+use crate::iptables::names::{Owner, Table, is_kernels};
 use crate::iptables::programs::{Flavor, Programs, legacy_family};
 use crate::iptables::proxier::Kernel;
 
@@ -23,19 +23,82 @@ pub(crate) trait Probe: Send {
     fn counts_transactions(&self) -> bool {
         false
     }
+
+    /// From now on whatever changes is somebody else's doing.
+    fn listen(&mut self) {}
+
+    /// From now on it is also ours, and not worth listening to.
+    fn rest(&mut self) {}
+
+    /// The chains of ours, or that lead to ours, that so many transactions have touched since it began
+    /// to listen, or since it was asked before; `None` if that is not known.
+    fn touched_chains(&mut self, _transactions: u64) -> Option<BTreeSet<ChainAt>> {
+        None
+    }
 }
 
-/// The generation of nf_tables.
-struct Generation(Nftables);
+/// The generation of nf_tables, and in which chains the last ones changed rules. It is only listened
+/// between syncs: to be told of each of our own rules would double what a large sync costs.
+struct Generation {
+    nftables: Nftables,
+    watcher: Option<RulesWatcher>,
+}
 
 impl Probe for Generation {
     fn read(&mut self) -> Option<u64> {
-        self.0.generation().ok().map(u64::from)
+        self.nftables.generation().ok().map(u64::from)
     }
 
     fn counts_transactions(&self) -> bool {
         true
     }
+
+    fn listen(&mut self) {
+        self.watcher = RulesWatcher::open().ok();
+    }
+
+    fn rest(&mut self) {
+        self.watcher = None;
+    }
+
+    fn touched_chains(&mut self, transactions: u64) -> Option<BTreeSet<ChainAt>> {
+        let notices = self.watcher.as_mut()?.take().ok()?;
+        let all_told = !notices.is_partial && u64::from(notices.transactions) == transactions;
+        if all_told { chains_of_ours(&notices) } else { None }
+    }
+}
+
+/// The chains that these notices give reason to look at; `None` if it may be any.
+fn chains_of_ours(notices: &RuleNotices) -> Option<BTreeSet<ChainAt>> {
+    let tables = notices.tables.iter().map(|(family, table)| place(*family, table));
+    if tables.flatten().next().is_some() {
+        return None;
+    }
+    let chain_at = |it: &ChainOfTable| {
+        let (family, table) = place(it.family, &it.table)?;
+        // The kernel's own chains lead to ours; they have no name here.
+        let chain = if is_kernels(&it.chain) { String::new() } else { it.chain.clone() };
+        Some(ChainAt { family, table, chain })
+    };
+    let ours = |it: &ChainAt| Owner::of(&it.chain).is_some();
+    // One of ours may have got this name.
+    if notices.chains.iter().filter_map(chain_at).any(|it| !ours(&it)) {
+        return None;
+    }
+    let touched = notices.rules.iter().chain(&notices.chains).filter_map(chain_at);
+    let chains: BTreeSet<_> = touched.filter(|it| it.chain.is_empty() || ours(it)).collect();
+    Some(chains).filter(|chains| chains.len() <= CHAINS_MAX)
+}
+
+/// A table that the programs keep.
+fn place(family: Family, table: &str) -> Option<(IpFamily, Table)> {
+    let family = match family {
+        Family::Ip => IpFamily::V4,
+        Family::Ip6 => IpFamily::V6,
+        Family::Inet | Family::Bridge => return None,
+    };
+    let table = Table::ALL.into_iter().find(|it| it.as_str() == table)?;
+    Some((family, table))
 }
 
 /// The sizes of the older tables.
@@ -150,7 +213,8 @@ impl Probes {
         }
         match Nftables::open() {
             Ok(nftables) => {
-                Self { cheap: Some(Box::new(Generation(nftables))), thorough: None, lock: None }
+                let generation = Generation { nftables, watcher: None };
+                Self { cheap: Some(Box::new(generation)), thorough: None, lock: None }
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot ask nf_tables for changes; reading all rules instead");
@@ -168,5 +232,48 @@ fn lock_of_programs() -> Option<Box<dyn LockUses>> {
             tracing::info!(%error, "cannot watch the lock of iptables; some changes by others are found later");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(family: Family, table: &str, chain: &str) -> ChainOfTable {
+        ChainOfTable { family, table: table.to_owned(), chain: chain.to_owned() }
+    }
+
+    fn of_rules(chains: &[ChainOfTable]) -> Option<BTreeSet<ChainAt>> {
+        let rules = chains.iter().cloned().collect();
+        chains_of_ours(&RuleNotices { rules, ..RuleNotices::default() })
+    }
+
+    #[test]
+    fn only_our_chains_and_those_that_lead_to_them_matter() {
+        let chains = of_rules(&[
+            at(Family::Ip, "nat", "TELAIO-SEP-X"),
+            at(Family::Ip, "nat", "DOCKER"),
+            at(Family::Ip6, "filter", "FORWARD"),
+            at(Family::Ip, "telaio", "services"),
+            at(Family::Inet, "nat", "TELAIO-SEP-X"),
+        ]);
+        let ours = |family, table, chain: &str| ChainAt { family, table, chain: chain.to_owned() };
+        let expected =
+            [ours(IpFamily::V4, Table::Nat, "TELAIO-SEP-X"), ours(IpFamily::V6, Table::Filter, "")];
+        assert_eq!(chains, Some(BTreeSet::from(expected)));
+        assert_eq!(of_rules(&[at(Family::Ip, "nat", "DOCKER")]), Some(BTreeSet::new()));
+    }
+
+    #[test]
+    fn a_table_or_a_chain_of_another_name_may_mean_anything() {
+        let tables = BTreeSet::from([(Family::Ip, "nat".to_owned())]);
+        assert_eq!(chains_of_ours(&RuleNotices { tables, ..RuleNotices::default() }), None);
+        let renamed = BTreeSet::from([at(Family::Ip, "nat", "TAKEN-AWAY")]);
+        let notices = RuleNotices { chains: renamed, ..RuleNotices::default() };
+        assert_eq!(chains_of_ours(&notices), None);
+        let many: Vec<_> = (0..=CHAINS_MAX)
+            .map(|number| at(Family::Ip, "nat", &format!("TELAIO-SEP-{number}")))
+            .collect();
+        assert_eq!(of_rules(&many), None);
     }
 }

@@ -232,6 +232,28 @@ fn a_service_that_is_gone_gives_its_mark_back() {
 }
 
 #[test]
+fn a_port_whose_mark_is_anothers_gets_one_anew_and_keeps_it() {
+    let mut controller = controller();
+    set(&mut controller, &local("a", 1, 30001));
+    controller.generate_patch_groups();
+    let [(_, first)] = marks(&controller)[..] else { panic!("one mark") };
+    controller.avoid_mark(first);
+    set(&mut controller, &local("a", 1, 30001));
+    let [(_, second)] = marks(&controller)[..] else { panic!("one mark") };
+    assert_ne!(first, second);
+    let mark = |mark| ServerKey::Mark { is_v6: false, mark };
+    let groups = operations(&controller.generate_patch_groups());
+    let of = |server| groups.iter().find(|it| it.0 == server).map(|it| it.1);
+    assert_eq!(of(mark(first)), Some(Operation::Delete));
+    assert_eq!(of(mark(second)), Some(Operation::Create));
+    set(&mut controller, &local("a", 1, 30001));
+    assert_eq!(controller.generate_patch_groups(), []);
+    set(&mut controller, &local("b", 2, 30002));
+    let all: BTreeSet<u32> = marks(&controller).into_iter().map(|(_, mark)| mark).collect();
+    assert_eq!(all.len(), 2, "{all:?}");
+}
+
+#[test]
 fn another_context_is_told_and_counts_from_the_next_time_a_service_is_set() {
     let mut controller = controller();
     set(&mut controller, &web().node_port(30080));

@@ -1,7 +1,10 @@
 use telaio_model::Protocol;
-use telaio_netlink::ipvs::Stats;
+use telaio_netlink::ipvs::{FLAG_PERSISTENT, FLAG_SCHEDULER_1, RealServer, Snapshot, Stats};
+use telaio_reconcile::target::DriftReport;
 
 use super::*;
+use crate::ipvs::network::Server;
+use crate::ipvs::types::{EndpointInfo, Forwarding};
 
 const TCP: u8 = 6;
 const TIME_MAX: Duration = Duration::from_mins(15);
@@ -554,6 +557,47 @@ fn records_and_servers_are_each_others_mirror_images() {
         assert_eq!(record.set.family, family_of(&server));
     }
     assert_eq!(recorded(&place()), None);
+}
+
+#[test]
+fn a_server_that_another_makes_just_before_us_gets_none_of_our_endpoints() {
+    let mut kernel = Kernel::new();
+    kernel.take(&making(TCP));
+    let joins = kernel.mirror.joins();
+    kernel.mirror.joined(&joins);
+    assert!(kernel.present(&record(&key(TCP))), "on record before it is made");
+    assert_eq!(kernel.mirror.new_servers(), [Command::Add(virtual_server(&server(TCP)))]);
+    assert_eq!(kernel.mirror.changes(), []);
+    kernel.mirror.met_anothers(key(TCP));
+    assert_eq!((kernel.mirror.new_servers(), kernel.mirror.changes()), (vec![], vec![]));
+    kernel.settle();
+    assert!(!kernel.present(&record(&key(TCP))), "not on record any more");
+
+    // Where theirs is gone, ours can be.
+    observe(&mut kernel, Found::default(), false);
+    assert_eq!(kernel.flush().len(), 3);
+}
+
+#[test]
+fn a_mark_that_another_has_is_lost_until_it_is_not_wanted() {
+    let mark = 1 << 16;
+    let marked = Server { key: ServerKey::Mark { is_v6: false, mark }, ..server(TCP) };
+    let mut kernel = Kernel::new();
+    kernel.take(&[Step::SetServer(marked)]);
+    assert_eq!(kernel.mirror.lost_marks(), []);
+    kernel.mirror.met_anothers(marked.key);
+    assert_eq!(kernel.mirror.lost_marks(), [(IpFamily::V4, mark)]);
+    kernel.take(&[Step::RemoveServer(marked.key)]);
+    assert_eq!(kernel.mirror.lost_marks(), []);
+}
+
+#[test]
+fn what_leaves_is_known_by_where_it_sent_connections_to() {
+    let mut kernel = serving(TCP);
+    assert!(kernel.mirror.leaving_endpoints().is_empty());
+    kernel.take(&[Step::RemoveEndpoint(info(TCP, 1, 1).key())]);
+    kernel.flush();
+    assert_eq!(kernel.mirror.leaving_endpoints(), [info(TCP, 1, 1).address].into());
 }
 
 #[test]

@@ -47,7 +47,6 @@ impl Printer {
             pacing: PacerConfig { min_sync_period: Duration::ZERO, ..PacerConfig::default() },
             monitor: Arc::clone(&monitor),
             output: Arc::new(Mutex::new(page.clone())),
-            #[cfg(target_os = "linux")]
             services: None,
         };
         let mut backend = Box::new(ViewBackend::new(context));

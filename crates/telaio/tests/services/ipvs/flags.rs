@@ -33,7 +33,8 @@ fn flags_and_kernel_settings_take_effect_and_cleanup_puts_them_back() {
                   echo 0 >/proc/sys/net/ipv4/ip_forward\n\
                   ipvsadm -A -t 10.96.0.7:80 -s wlc\n";
     node.output("sh", &["-ec", others]);
-    let before = settings(&node);
+    let timeouts = |node: &Node<'_>| node.output("ipvsadm", &["-l", "--timeout"]);
+    let before = (settings(&node), timeouts(&node));
     node.flags = [
         "--ipvs-scheduler=sed",
         "--ipvs-strict-arp",
@@ -47,13 +48,12 @@ fn flags_and_kernel_settings_take_effect_and_cleanup_puts_them_back() {
     node.settle();
     assert_eq!(settings(&node), SETTINGS.map(|(_, value)| value));
     assert!(servers(&node).contains("-A -t 10.96.0.1:80 -s sed"), "{}", servers(&node));
-    let timeouts = node.output("ipvsadm", &["-l", "--timeout"]);
-    assert!(timeouts.contains("600 30 60"), "{timeouts}");
+    assert!(timeouts(&node).contains("600 30 60"), "{}", timeouts(&node));
     // Strict ARP is the operator's to take back; the rest is needed.
     node.end();
     let ended = node.run_to_end(telaio().args(["cleanup", &node.state_dir()]));
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert_eq!(settings(&node), before);
+    assert_eq!((settings(&node), timeouts(&node)), before);
 
     // Virtual servers in excluded networks are others', whatever else is asked for.
     node.flags = vec!["--takeover".to_owned(), "--ipvs-exclude-cidrs=10.96.0.7/32".to_owned()];

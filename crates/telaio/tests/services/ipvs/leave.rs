@@ -1,10 +1,12 @@
 //! To another backend and back: nobody notices, and what IPVS has goes when its last connection has ended.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use telaio_testkit::netns::{Cluster, Family, Host, Place};
 
+use super::reuse::{PORTS, connect};
 use super::{at, servers};
 use crate::kill::wait_for_quiet;
 use crate::manifest::{SERVICE_PORT, load_balancer_ip, node_port};
@@ -14,6 +16,8 @@ use crate::switch::traces;
 
 /// How long IPVS may be there after its last connection.
 const END_TIME_MAX: Duration = Duration::from_secs(70);
+/// Between two turns of a client that uses its ports again.
+const PAUSE: Duration = Duration::from_millis(50);
 /// How often the test looks.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
@@ -21,6 +25,7 @@ in_guest!(
     nobody_notices_a_switch_to_ipvs,
     nobody_notices_a_switch_from_ipvs,
     connections_of_ipvs_go_on_until_they_end_and_nothing_is_left,
+    clients_that_use_their_ports_again_do_not_keep_ipvs,
 );
 
 fn nobody_notices_a_switch_to_ipvs() {
@@ -56,8 +61,6 @@ fn nobody_notices_a_switch_from_ipvs() {
     witnesses.have_noticed_nothing();
 }
 
-/// Nobody else connects meanwhile: who uses again the port of a connection that IPVS has not forgotten yet
-/// reminds it of that, and it would wait for two minutes more.
 fn connections_of_ipvs_go_on_until_they_end_and_nothing_is_left() {
     let cluster = Cluster::start().unwrap();
     let mut node = Node::started(&cluster, Backend::Ipvs, &services());
@@ -93,12 +96,43 @@ fn connections_of_ipvs_go_on_until_they_end_and_nothing_is_left() {
         }
     }
     drop(conversations);
-    // To look takes the one core that the agent needs, and IPVS keeps what has ended for a while.
+    wait_for_end(&node);
+    assert!(!traces(&node, Backend::IptablesLegacy).is_empty());
+}
+
+/// To look takes the one core that the agent needs.
+fn wait_for_end(node: &Node<'_>) {
     let deadline = Instant::now() + END_TIME_MAX;
-    while !traces(&node, Backend::Ipvs).is_empty() {
+    while !traces(node, Backend::Ipvs).is_empty() {
         let connections = || node.output("ipvsadm", &["-lcn"]);
-        assert!(Instant::now() < deadline, "left of IPVS:\n{}\n{}", servers(&node), connections());
+        assert!(Instant::now() < deadline, "left of IPVS:\n{}\n{}", servers(node), connections());
         std::thread::sleep(LOOK_PERIOD);
     }
-    assert!(!traces(&node, Backend::IptablesLegacy).is_empty());
+}
+
+/// IPVS remembers a connection that has ended for a while, and who uses its port again reminds it of that,
+/// though another backend leads it. It must not be waited for.
+fn clients_that_use_their_ports_again_do_not_keep_ipvs() {
+    let cluster = Cluster::start().unwrap();
+    let mut node = Node::started(&cluster, Backend::Ipvs, &services());
+    let ending = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            cluster.on(Host::A2, || {
+                while !ending.load(Ordering::Relaxed) {
+                    for (family, port) in Family::ALL.into_iter().zip(PORTS) {
+                        connect(Host::A2.address(family), port, at(family, 1));
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+            });
+        });
+        node.end();
+        node.backend = Backend::IptablesLegacy;
+        node.start();
+        node.settle();
+        wait_for_end(&node);
+        ending.store(true, Ordering::Relaxed);
+        client.join().unwrap();
+    });
 }

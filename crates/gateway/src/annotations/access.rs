@@ -1,0 +1,263 @@
+//! Annotations about who may come in: networks, passwords, another service's word, certificates.
+
+use super::options::VerifyClient;
+use super::table::{Row, set, set_flag};
+use super::values::{self, BadValue, Read};
+
+/// The longest realm.
+const REALM_CHARS_MAX: usize = 256;
+
+/// See [`super::table::GROUPS`].
+pub(super) const ROWS: &[Row] = &[
+    Row::both(
+        "whitelist-source-range",
+        "networks, separated by commas",
+        "Only clients from these networks may come; others are answered with 403.",
+        |text, options| {
+            options.allow.extend(values::networks(text)?);
+            Ok(())
+        },
+    )
+    .guard(),
+    Row::both(
+        "allowlist-source-range",
+        "networks, separated by commas",
+        "The same as whitelist-source-range.",
+        |text, options| {
+            options.allow.extend(values::networks(text)?);
+            Ok(())
+        },
+    )
+    .guard(),
+    Row::both(
+        "denylist-source-range",
+        "networks, separated by commas",
+        "Clients from these networks are answered with 403.",
+        |text, options| {
+            options.deny.extend(values::networks(text)?);
+            Ok(())
+        },
+    )
+    .guard(),
+    Row::both(
+        "auth-type",
+        "basic",
+        "Clients must give a user's name and password, those of auth-secret.",
+        |text, options| match text {
+            "basic" => {
+                options.basic_auth.on = true;
+                Ok(())
+            }
+            "digest" => Err(BadValue(
+                "digest is not supported, for it needs passwords that can be read; use basic with TLS"
+                    .into(),
+            )),
+            _ => Err(BadValue::new(text, "basic")),
+        },
+    )
+    .but("digest is not there")
+    .guard(),
+    Row::both(
+        "auth-secret",
+        "name or namespace/name of a Secret of the same namespace",
+        "The Secret whose entry auth has the users, as htpasswd writes them (bcrypt, SHA, crypt MD5).",
+        |text, options| set(&mut options.basic_auth.secret, values::object_name(text)),
+    )
+    .but("the Secret must be in the Ingress's own namespace")
+    .guard(),
+    Row::both(
+        "auth-secret-type",
+        "auth-file",
+        "How the users are written in the Secret.",
+        |text, _| match text {
+            "auth-file" => Ok(()),
+            "auth-map" => Err(BadValue(
+                "auth-map is not read; put the users into one entry named auth, a line for each".into(),
+            )),
+            _ => Err(BadValue::new(text, "auth-file")),
+        },
+    )
+    .but("auth-map is not there")
+    .guard(),
+    Row::both(
+        "auth-realm",
+        "a text",
+        "What clients are told to log in to.",
+        |text, options| {
+            let fits = text.chars().count() <= REALM_CHARS_MAX && !text.contains(['"', '\\']);
+            if !fits || values::header_value(text).is_err() {
+                return Err(BadValue::new(text, "a short text on one line, without quotes"));
+            }
+            options.basic_auth.realm = Some(text.into());
+            Ok(())
+        },
+    ),
+    Row::both(
+        "auth-url",
+        "a URL; $host may stand in it",
+        "Another service decides: it is asked with the request's headers, and only if it answers with \
+         a status of 2xx may the request go on.",
+        |text, options| set(&mut options.forward_auth.url, auth_url(text)),
+    )
+    .guard(),
+    Row::both(
+        "auth-method",
+        "a method",
+        "The method by which it is asked; GET unless said otherwise.",
+        |text, options| set(&mut options.forward_auth.method, method(text)),
+    )
+    .guard(),
+    Row::both(
+        "auth-signin",
+        "a URL; $host, $escaped_request_uri and $request_uri may stand in it",
+        "Where clients are redirected to that may not come in; without it they get the service's own \
+         answer.",
+        |text, options| set(&mut options.forward_auth.signin, auth_url(text)),
+    ),
+    Row::both(
+        "auth-signin-redirect-param",
+        "the name of a parameter",
+        "The parameter of auth-signin that says where the client wanted to go; rd unless said \
+         otherwise.",
+        |text, options| {
+            set(&mut options.forward_auth.signin_redirect_param, values::cookie_name(text))
+        },
+    ),
+    Row::both(
+        "auth-response-headers",
+        "names of headers, separated by commas",
+        "Which headers of the service's answer the backend gets.",
+        |text, options| {
+            options.forward_auth.response_headers = values::header_names(text)?;
+            Ok(())
+        },
+    ),
+    Row::both(
+        "auth-request-redirect",
+        "a URL or a path",
+        "X-Auth-Request-Redirect for the service.",
+        |text, options| set(&mut options.forward_auth.request_redirect, auth_url(text)),
+    ),
+    Row::both(
+        "auth-always-set-cookie",
+        "true or false",
+        "Whether cookies of the service's answer go to the client also when it refused.",
+        |text, options| set_flag(text, &mut options.forward_auth.always_set_cookie),
+    ),
+    Row::both(
+        "auth-cache-key",
+        "a text such as $http_authorization or $cookie_NAME",
+        "What permissions are remembered by.",
+        |text, options| {
+            options.forward_auth.cache_key = Some(values::header_value(text).map(|_| text.into())?);
+            Ok(())
+        },
+    )
+    .but("permissions are always remembered by the credentials themselves: the headers Authorization \
+          and Cookie, with method, host and path"),
+    Row::both(
+        "auth-cache-duration",
+        "statuses and a time: 200 202 401 5m",
+        "How long a permission is remembered; not at all unless auth-cache-key is there.",
+        |text, options| set(&mut options.forward_auth.cache_duration, cache_duration(text)),
+    )
+    .but("refusals are never remembered"),
+    Row::both(
+        "auth-proxy-set-headers",
+        "name or namespace/name of a ConfigMap of the same namespace",
+        "Headers that the service is sent.",
+        |text, options| set(&mut options.forward_auth.set_headers, values::object_name(text)),
+    )
+    .but("the ConfigMap needs the label telaio.dev/config and must be in the Ingress's own namespace")
+    .guard(),
+    Row::both("auth-keepalive", "a number", "Nothing: connections are kept.", |text, _| {
+        values::number(text, 0, 100_000).map(|_| ())
+    }),
+    Row::both("auth-keepalive-requests", "a number", "Nothing: connections are kept.", |text, _| {
+        values::number(text, 0, u32::MAX).map(|_| ())
+    }),
+    Row::both("auth-keepalive-timeout", "seconds", "Nothing: connections are kept.", |text, _| {
+        values::time(text).map(|_| ())
+    }),
+    Row::both("auth-keepalive-share-vars", "true or false", "Nothing.", |text, _| {
+        values::flag(text).map(|_| ())
+    }),
+    Row::both(
+        "auth-tls-secret",
+        "name or namespace/name of a Secret of the same namespace",
+        "Clients must show a certificate that comes from an authority in this Secret's ca.crt.",
+        |text, options| set(&mut options.client_tls.secret, values::object_name(text)),
+    )
+    .but("the Secret must be in the Ingress's own namespace. A wrong certificate is answered with 403 \
+          for this Ingress's routes, and not by ending the connection")
+    .guard(),
+    Row::both(
+        "auth-tls-verify-client",
+        "on, off, optional or optional_no_ca",
+        "Whether a certificate is needed.",
+        |text, options| {
+            options.client_tls.verify = Some(match text {
+                "on" => VerifyClient::On,
+                "off" => VerifyClient::Off,
+                "optional" => VerifyClient::Optional,
+                "optional_no_ca" => VerifyClient::Unverified,
+                _ => return Err(BadValue::new(text, "on, off, optional or optional_no_ca")),
+            });
+            Ok(())
+        },
+    )
+    .guard(),
+    Row::both(
+        "auth-tls-verify-depth",
+        "a number from 1 to 10",
+        "How many certificates may lie between a client's and the authority.",
+        |text, options| set(&mut options.client_tls.depth, values::number(text, 1, 10)),
+    )
+    .guard(),
+    Row::both(
+        "auth-tls-error-page",
+        "a URL",
+        "Where clients are redirected to that have no right certificate.",
+        |text, options| set(&mut options.client_tls.error_page, values::url(text, true)),
+    ),
+    Row::both(
+        "auth-tls-pass-certificate-to-upstream",
+        "true or false",
+        "The backend gets the client's certificate, in the header ssl-client-cert.",
+        |text, options| set_flag(text, &mut options.client_tls.pass),
+    ),
+];
+
+fn method(text: &str) -> Read<http::Method> {
+    match text {
+        "GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS" => {
+            http::Method::from_bytes(text.as_bytes())
+                .map_err(|_| BadValue::new(text, "a method such as GET"))
+        }
+        _ => Err(BadValue::new(text, "a method such as GET")),
+    }
+}
+
+/// Only variables that cannot lead elsewhere than the writer of the Ingress meant.
+fn auth_url(text: &str) -> Read<std::sync::Arc<str>> {
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        rest = &rest[at + 1..];
+        let known = ["host", "http_host", "escaped_request_uri", "request_uri", "scheme"];
+        if !known.iter().any(|name| rest.starts_with(name)) {
+            return Err(BadValue::new(
+                text,
+                "a URL with no other variables than $host, $scheme, $request_uri and \
+                 $escaped_request_uri",
+            ));
+        }
+    }
+    let checked = text.strip_prefix("$scheme://").map(|rest| format!("https://{rest}"));
+    values::url(checked.as_deref().unwrap_or(text), true)?;
+    Ok(text.into())
+}
+
+fn cache_duration(text: &str) -> Read<std::time::Duration> {
+    let last = text.split([' ', ',']).rfind(|word| !word.is_empty()).unwrap_or_default();
+    values::time(last)
+}

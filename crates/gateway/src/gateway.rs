@@ -1,0 +1,481 @@
+//! What is known, and what of the table changes with it.
+//!
+//! Events are taken one by one and cost nothing but remembering; [`Gateway::commit`] then works out
+//! what they change together: Ingresses that changed, or that refer to something that did, are
+//! compiled again; services whose endpoints changed get their backends built again; hosts and paths
+//! that were touched are settled anew. Everything else is left alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use telaio_http_proxy::table::{Age, Backend, BackendId, Certificate, CertificateId, TableChange};
+use telaio_model::{Ingress, ObjectKey};
+
+use crate::backends::BackendSpec;
+use crate::certificates;
+use crate::claims::{Claims, Place};
+use crate::class::{ClassSettings, Classes};
+use crate::compile::{Cluster, Compiled, Need, compile};
+use crate::listener::{IngressEvent, ServiceNews};
+use crate::warning::Warning;
+
+/// What decides besides the objects.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GatewaySettings {
+    /// Which Ingresses are ours.
+    pub class: ClassSettings,
+    /// The secret with the certificate for hosts that have none.
+    pub default_certificate: Option<ObjectKey>,
+}
+
+/// What a set of events changes.
+#[derive(Debug, Default)]
+pub struct Commit {
+    /// Of the table.
+    pub table: TableChange,
+    /// The warnings of Ingresses, as they are now, whose warnings are others than before.
+    pub warnings: BTreeMap<ObjectKey, Vec<Warning>>,
+    /// Ingresses of ours that came or changed, or `None` for those that went.
+    pub ours: BTreeMap<ObjectKey, Option<Arc<Ingress>>>,
+}
+
+/// An Ingress that is known.
+#[derive(Debug)]
+struct Entry {
+    ingress: Arc<Ingress>,
+    /// What it wants; `None` if it is not ours.
+    compiled: Option<Compiled>,
+    /// What was last said about it.
+    warned: Vec<Warning>,
+}
+
+/// A backend and the Ingresses that have it.
+#[derive(Debug)]
+struct BackendEntry {
+    spec: BackendSpec,
+    users: BTreeSet<ObjectKey>,
+    built: Option<Backend>,
+}
+
+/// The secrets that Ingresses name for a host, and the one whose certificate it gets.
+#[derive(Debug, Default)]
+struct TlsHost {
+    claims: BTreeMap<Age, ObjectKey>,
+    winner: Option<ObjectKey>,
+}
+
+/// All that the gateway knows.
+#[derive(Debug, Default)]
+pub struct Gateway {
+    settings: GatewaySettings,
+    classes: Classes,
+    cluster: Cluster,
+    entries: BTreeMap<ObjectKey, Entry>,
+    /// Who refers to what.
+    needed_by: BTreeMap<Need, BTreeSet<ObjectKey>>,
+    claims: Claims,
+    backends: BTreeMap<BackendId, BackendEntry>,
+    /// The backends of a service.
+    of_service: BTreeMap<ObjectKey, BTreeSet<BackendId>>,
+    /// Who names which secret for a host.
+    tls_hosts: BTreeMap<Arc<str>, TlsHost>,
+    /// The hosts that each secret has won, and how many Ingresses take it for its own names.
+    tls_secrets: BTreeMap<ObjectKey, SecretUse>,
+    passthrough: BTreeMap<Arc<str>, BTreeMap<Age, BackendId>>,
+    pending: Pending,
+}
+
+/// How a secret is used.
+#[derive(Debug, Default, Clone, PartialEq)]
+struct SecretUse {
+    hosts: BTreeSet<Arc<str>>,
+    for_own_names: BTreeSet<Age>,
+    /// What stands in the table.
+    standing: Option<Certificate>,
+}
+
+/// What happened since the last commit.
+#[derive(Debug, Default)]
+struct Pending {
+    ingresses: BTreeMap<ObjectKey, Option<Arc<Ingress>>>,
+    needs: BTreeSet<Need>,
+    /// Services whose backends are to be built again.
+    services: BTreeSet<ObjectKey>,
+    secrets: BTreeSet<ObjectKey>,
+    classes: bool,
+    started: bool,
+}
+
+impl Gateway {
+    /// A gateway that knows nothing yet.
+    pub fn new(settings: GatewaySettings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    /// Takes note of an event.
+    pub fn take(&mut self, event: IngressEvent) {
+        let pending = &mut self.pending;
+        match event {
+            IngressEvent::Add(ingress) => {
+                pending.ingresses.insert(ingress.meta.key.clone(), Some(ingress));
+            }
+            IngressEvent::Remove(key) => drop(pending.ingresses.insert(key, None)),
+            IngressEvent::Class(name, class) => pending.classes |= self.classes.set(&name, class),
+            IngressEvent::Service(key, news) => self.take_service(key, news),
+            IngressEvent::Certificate(key, secret) => {
+                self.cluster.set_certificate(&key, secret);
+                pending.secrets.insert(key.clone());
+                pending.needs.insert(Need::Secret(key));
+            }
+            IngressEvent::AuthSecret(key, secret) => {
+                set(&mut self.cluster.auth, &key, secret);
+                pending.needs.insert(Need::Secret(key));
+            }
+            IngressEvent::ConfigMap(key, map) => {
+                set(&mut self.cluster.maps, &key, map);
+                pending.needs.insert(Need::ConfigMap(key));
+            }
+            IngressEvent::Nodes(_) | IngressEvent::Synced => {}
+        }
+    }
+
+    fn take_service(&mut self, key: ObjectKey, news: Option<Arc<ServiceNews>>) {
+        let before = self.cluster.services.get(&key);
+        // Ingresses depend on a service's ports and kind, not on its endpoints.
+        let same_form = match (before, &news) {
+            (Some(before), Some(news)) => {
+                before.service.ports == news.service.ports
+                    && before.service.external_name == news.service.external_name
+            }
+            (None, None) => true,
+            _ => false,
+        };
+        if !same_form {
+            self.pending.needs.insert(Need::Service(key.clone()));
+        }
+        set(&mut self.cluster.services, &key, news);
+        self.pending.services.insert(key);
+    }
+
+    /// Works out what the events since the last commit change.
+    pub fn commit(&mut self) -> Commit {
+        let mut commit = Commit::default();
+        let pending = std::mem::take(&mut self.pending);
+        if !pending.started {
+            let default = self.settings.default_certificate.as_ref();
+            commit.table.default_certificate = default.map(|key| Some(key.to_string().into()));
+        }
+        self.pending.started = true;
+        let mut dirty: BTreeSet<ObjectKey> = pending.ingresses.keys().cloned().collect();
+        for need in &pending.needs {
+            dirty.extend(self.needed_by.get(need).into_iter().flatten().cloned());
+        }
+        for (key, ingress) in pending.ingresses {
+            match ingress {
+                Some(ingress) => self.set_ingress(key, ingress),
+                None => self.remove_ingress(&key, &mut commit),
+            }
+        }
+        if pending.classes {
+            dirty.extend(self.entries.keys().cloned());
+        }
+        let mut touched =
+            Touched { services: pending.services, secrets: pending.secrets, ..Touched::default() };
+        if let Some(key) = &self.settings.default_certificate
+            && !self.tls_secrets.contains_key(key)
+        {
+            self.tls_secrets.insert(key.clone(), SecretUse::default());
+            touched.secrets.insert(key.clone());
+        }
+        let mut left = Vec::new();
+        for key in &dirty {
+            self.recompile(key, &mut touched, &mut commit, &mut left);
+        }
+        let concerned = self.claims.settle(std::mem::take(&mut touched.places), &mut commit.table);
+        self.settle_backends(&touched.services, left, &mut commit.table);
+        self.settle_certificates(&touched, &mut commit.table);
+        self.settle_passthrough(&touched.passthrough, &mut commit.table);
+        dirty.extend(concerned);
+        self.tell(dirty, &mut commit);
+        commit
+    }
+
+    fn set_ingress(&mut self, key: ObjectKey, ingress: Arc<Ingress>) {
+        let new = Entry { ingress: Arc::clone(&ingress), compiled: None, warned: Vec::new() };
+        self.entries.entry(key).or_insert(new).ingress = ingress;
+    }
+
+    /// Marks an Ingress as gone; what it had is taken back when it is compiled.
+    fn remove_ingress(&mut self, key: &ObjectKey, commit: &mut Commit) {
+        if let Some(entry) = self.entries.get(key) {
+            if entry.compiled.is_some() {
+                commit.ours.insert(key.clone(), None);
+            }
+            self.pending.ingresses.insert(key.clone(), None);
+        }
+    }
+
+    /// Compiles an Ingress again and replaces what it had.
+    fn recompile(
+        &mut self,
+        key: &ObjectKey,
+        touched: &mut Touched,
+        commit: &mut Commit,
+        left: &mut Vec<BackendId>,
+    ) {
+        let gone = self.pending.ingresses.remove(key).is_some();
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        let before = entry.compiled.take().unwrap_or_default();
+        let is_ours = !gone && self.classes.is_ours(&entry.ingress, &self.settings.class);
+        let after = is_ours.then(|| compile(&entry.ingress, &self.cluster));
+        let ingress = Arc::clone(&entry.ingress);
+        match (&after, before.age != Age::default()) {
+            (Some(_), _) => drop(commit.ours.insert(key.clone(), Some(ingress))),
+            (None, true) => drop(commit.ours.insert(key.clone(), None)),
+            (None, false) => {}
+        }
+        let none = Compiled::default();
+        let new = after.as_ref().unwrap_or(&none);
+        self.claims.replace(&before.claims, &new.claims, &mut touched.places);
+        for need in before.needs.difference(&new.needs) {
+            if let Some(users) = self.needed_by.get_mut(need) {
+                users.remove(key);
+                if users.is_empty() {
+                    self.needed_by.remove(need);
+                }
+            }
+        }
+        for need in new.needs.difference(&before.needs) {
+            self.needed_by.entry(need.clone()).or_default().insert(key.clone());
+        }
+        self.replace_backends(key, &before.backends, &new.backends, touched, left);
+        self.replace_tls(&before, new, touched);
+        for (host, backend) in &before.passthrough {
+            if let Some(all) = self.passthrough.get_mut(host) {
+                all.retain(|age, it| *age != before.age || it != backend);
+            }
+            touched.passthrough.insert(Arc::clone(host));
+        }
+        for (host, backend) in &new.passthrough {
+            let all = self.passthrough.entry(Arc::clone(host)).or_default();
+            all.insert(new.age.clone(), backend.clone());
+            touched.passthrough.insert(Arc::clone(host));
+        }
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.compiled = after;
+        }
+        if gone {
+            let warned = self.entries.remove(key).is_some_and(|entry| !entry.warned.is_empty());
+            if warned {
+                commit.warnings.insert(key.clone(), Vec::new());
+            }
+        }
+    }
+
+    fn replace_backends(
+        &mut self,
+        key: &ObjectKey,
+        before: &[BackendSpec],
+        after: &[BackendSpec],
+        touched: &mut Touched,
+        left: &mut Vec<BackendId>,
+    ) {
+        for spec in before.iter().filter(|spec| !after.contains(spec)) {
+            if let Some(entry) = self.backends.get_mut(&spec.id) {
+                entry.users.remove(key);
+                left.push(spec.id.clone());
+            }
+        }
+        for spec in after {
+            let of_service = self.of_service.entry(spec.service.clone()).or_default();
+            if of_service.insert(spec.id.clone()) {
+                touched.services.insert(spec.service.clone());
+            }
+            let entry = self.backends.entry(spec.id.clone()).or_insert_with(|| BackendEntry {
+                spec: spec.clone(),
+                users: BTreeSet::new(),
+                built: None,
+            });
+            if entry.spec != *spec {
+                entry.spec = spec.clone();
+                touched.services.insert(spec.service.clone());
+            }
+            entry.users.insert(key.clone());
+        }
+    }
+
+    fn replace_tls(&mut self, before: &Compiled, after: &Compiled, touched: &mut Touched) {
+        for claim in &before.tls {
+            if let Some(host) = &claim.host {
+                if let Some(all) = self.tls_hosts.get_mut(host) {
+                    all.claims.remove(&before.age);
+                }
+                touched.tls_hosts.insert(Arc::clone(host));
+                continue;
+            }
+            if let Some(used) = self.tls_secrets.get_mut(&claim.secret) {
+                used.for_own_names.remove(&before.age);
+            }
+            touched.secrets.insert(claim.secret.clone());
+        }
+        for claim in &after.tls {
+            if let Some(host) = &claim.host {
+                let all = self.tls_hosts.entry(Arc::clone(host)).or_default();
+                // Of two entries of one Ingress for a host the first counts.
+                all.claims.entry(after.age.clone()).or_insert_with(|| claim.secret.clone());
+                touched.tls_hosts.insert(Arc::clone(host));
+                continue;
+            }
+            let used = self.tls_secrets.entry(claim.secret.clone()).or_default();
+            used.for_own_names.insert(after.age.clone());
+            touched.secrets.insert(claim.secret.clone());
+        }
+    }
+
+    /// Builds the backends of services that changed, and drops those that nobody has any more.
+    fn settle_backends(
+        &mut self,
+        services: &BTreeSet<ObjectKey>,
+        left: Vec<BackendId>,
+        change: &mut TableChange,
+    ) {
+        for id in left {
+            if self.backends.get(&id).is_some_and(|entry| entry.users.is_empty())
+                && let Some(entry) = self.backends.remove(&id)
+            {
+                if let Some(all) = self.of_service.get_mut(&entry.spec.service) {
+                    all.remove(&id);
+                    if all.is_empty() {
+                        self.of_service.remove(&entry.spec.service);
+                    }
+                }
+                if entry.built.is_some() {
+                    change.backends.insert(id, None);
+                }
+            }
+        }
+        for service in services {
+            let news = self.cluster.services.get(service);
+            for id in self.of_service.get(service).into_iter().flatten() {
+                let Some(entry) = self.backends.get_mut(id) else { continue };
+                let built = news.and_then(|news| entry.spec.build(news));
+                if built != entry.built {
+                    change.backends.insert(id.clone(), built.clone());
+                    entry.built = built;
+                }
+            }
+        }
+    }
+
+    /// Decides which certificate each touched host gets, and gives the table what differs.
+    fn settle_certificates(&mut self, touched: &Touched, change: &mut TableChange) {
+        let mut secrets = touched.secrets.clone();
+        for host in &touched.tls_hosts {
+            let Some(entry) = self.tls_hosts.get_mut(host) else { continue };
+            // The oldest whose secret is there; a certificate that is missing keeps nobody's place.
+            let usable = |key: &&ObjectKey| self.cluster.tls.contains_key(*key);
+            let named = || entry.claims.values();
+            let winner = named().find(usable).or_else(|| named().next()).cloned();
+            let before = std::mem::replace(&mut entry.winner, winner.clone());
+            if winner.is_none() {
+                self.tls_hosts.remove(host);
+            }
+            if before == winner {
+                continue;
+            }
+            if let Some(key) = before
+                && let Some(used) = self.tls_secrets.get_mut(&key)
+            {
+                used.hosts.remove(host);
+                secrets.insert(key);
+            }
+            if let Some(key) = winner {
+                self.tls_secrets.entry(key.clone()).or_default().hosts.insert(Arc::clone(host));
+                secrets.insert(key);
+            }
+        }
+        for key in secrets {
+            self.settle_secret(&key, change);
+        }
+    }
+
+    fn settle_secret(&mut self, key: &ObjectKey, change: &mut TableChange) {
+        let is_default = self.settings.default_certificate.as_ref() == Some(key);
+        let Some(used) = self.tls_secrets.get_mut(key) else { return };
+        let wanted = is_default || !used.hosts.is_empty() || !used.for_own_names.is_empty();
+        let secret = self.cluster.tls.get(key).filter(|_| wanted);
+        let certificate = secret.map(|secret| {
+            let mut hosts = used.hosts.clone();
+            if !used.for_own_names.is_empty() {
+                hosts.extend(certificates::names(&secret.certificate));
+            }
+            Certificate {
+                hosts: hosts.into_iter().collect(),
+                chain_pem: Arc::clone(&secret.certificate),
+                key_pem: Arc::clone(&secret.private_key),
+            }
+        });
+        if certificate != used.standing {
+            let id: CertificateId = key.to_string().into();
+            change.certificates.insert(id, certificate.clone());
+            used.standing = certificate;
+        }
+        if !wanted {
+            self.tls_secrets.remove(key);
+        }
+    }
+
+    fn settle_passthrough(&mut self, hosts: &BTreeSet<Arc<str>>, change: &mut TableChange) {
+        for host in hosts {
+            let claims = self.passthrough.get(host);
+            let winner = claims.and_then(|all| all.values().next()).cloned();
+            if winner.is_none() {
+                self.passthrough.remove(host);
+            }
+            change.passthrough.insert(Arc::clone(host), winner);
+        }
+    }
+
+    /// Gathers the warnings of Ingresses that may have others than before.
+    fn tell(&mut self, concerned: BTreeSet<ObjectKey>, commit: &mut Commit) {
+        for key in concerned {
+            let Some(entry) = self.entries.get_mut(&key) else { continue };
+            let own = entry.compiled.iter().flat_map(|compiled| &compiled.warnings);
+            let mut warnings: Vec<Warning> =
+                own.chain(self.claims.warnings(&key)).cloned().collect();
+            warnings.sort();
+            if warnings != entry.warned {
+                entry.warned.clone_from(&warnings);
+                commit.warnings.insert(key, warnings);
+            }
+        }
+    }
+
+    /// All Ingresses of ours.
+    pub fn ours(&self) -> impl Iterator<Item = &Arc<Ingress>> {
+        let ours = self.entries.values().filter(|entry| entry.compiled.is_some());
+        ours.map(|entry| &entry.ingress)
+    }
+
+    /// All warnings.
+    pub fn warnings(&self) -> impl Iterator<Item = &Warning> {
+        self.entries.values().flat_map(|entry| &entry.warned)
+    }
+}
+
+/// What a commit has to look at.
+#[derive(Debug, Default)]
+struct Touched {
+    places: BTreeSet<Place>,
+    services: BTreeSet<ObjectKey>,
+    secrets: BTreeSet<ObjectKey>,
+    tls_hosts: BTreeSet<Arc<str>>,
+    passthrough: BTreeSet<Arc<str>>,
+}
+
+fn set<T>(map: &mut BTreeMap<ObjectKey, T>, key: &ObjectKey, value: Option<T>) {
+    match value {
+        Some(value) => drop(map.insert(key.clone(), value)),
+        None => drop(map.remove(key)),
+    }
+}

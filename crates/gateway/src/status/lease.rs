@@ -1,0 +1,218 @@
+//! One writer at a time, by a Lease.
+//!
+//! The holder renews it; others watch whether it does. Clocks of machines differ, so nobody compares
+//! the time in the Lease with its own: a Lease that has not changed for its duration, by the
+//! watcher's own clock, is free. A write names the version that it is based on, so that of two who
+//! take it at once one is refused.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::StatusSettings;
+use super::rest::{Rest, RestError};
+
+/// The Lease's name.
+pub const LEASE_NAME: &str = "telaio-ingress-status";
+
+/// How long things take. With the defaults a Lease whose holder died is taken over within 12 s, and
+/// one that was given back within 2 s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseTimes {
+    /// How long a Lease holds that is not renewed.
+    pub duration: Duration,
+    /// How often its holder renews it.
+    pub renew: Duration,
+    /// How often others look.
+    pub look: Duration,
+}
+
+impl Default for LeaseTimes {
+    fn default() -> Self {
+        Self {
+            duration: Duration::from_secs(10),
+            renew: Duration::from_secs(3),
+            look: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What was last seen of the Lease, and since when it has been so.
+#[derive(Debug, Clone)]
+struct Seen {
+    version: String,
+    since: Instant,
+}
+
+/// Takes, renews and gives back the Lease.
+#[derive(Debug)]
+pub(super) struct Elector {
+    rest: Rest,
+    identity: String,
+    namespace: String,
+    times: LeaseTimes,
+    seen: Option<Seen>,
+    /// Until when we hold it, by the last renewal that succeeded.
+    held_until: Option<Instant>,
+    renewed: Instant,
+    transitions: u64,
+}
+
+impl Elector {
+    pub(super) fn new(rest: Rest, settings: &StatusSettings) -> Self {
+        Self {
+            rest,
+            identity: settings.identity.clone(),
+            namespace: settings.namespace.clone(),
+            times: settings.times,
+            seen: None,
+            held_until: None,
+            renewed: Instant::now(),
+            transitions: 0,
+        }
+    }
+
+    fn path(&self) -> String {
+        format!("{}/{LEASE_NAME}", self.collection())
+    }
+
+    fn collection(&self) -> String {
+        format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace)
+    }
+
+    fn holds(&self) -> bool {
+        self.held_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// When to renew.
+    pub(super) fn renew_at(&self) -> Instant {
+        self.renewed + self.times.renew
+    }
+
+    /// Waits until we hold the Lease. Says whether we did not before. Cancel-safe.
+    pub(super) async fn acquire(&mut self) -> bool {
+        if self.holds() {
+            return false;
+        }
+        self.held_until = None;
+        loop {
+            match self.try_acquire().await {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the Lease for writing status cannot be taken");
+                }
+            }
+            tokio::time::sleep(self.times.look).await;
+        }
+    }
+
+    async fn try_acquire(&mut self) -> Result<bool, RestError> {
+        let lease = match self.rest.get(&self.path()).await {
+            Ok(lease) => lease,
+            Err(error) if error.is_not_found() => return self.create().await,
+            Err(error) => return Err(error),
+        };
+        let version = lease["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+        let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+        let since = match &self.seen {
+            Some(seen) if seen.version == version => seen.since,
+            _ => Instant::now(),
+        };
+        self.seen = Some(Seen { version: version.clone(), since });
+        let duration_s = lease["spec"]["leaseDurationSeconds"].as_u64().unwrap_or(0);
+        let duration = Duration::from_secs(duration_s).min(self.times.duration);
+        let is_free = holder.is_empty() || holder == self.identity || since.elapsed() >= duration;
+        if !is_free {
+            return Ok(false);
+        }
+        self.transitions = lease["spec"]["leaseTransitions"].as_u64().unwrap_or(0);
+        if holder != self.identity {
+            self.transitions += 1;
+        }
+        self.write(version, &self.identity.clone()).await
+    }
+
+    async fn create(&mut self) -> Result<bool, RestError> {
+        let began = Instant::now();
+        match self.rest.post(&self.collection(), &self.body("", &self.identity)).await {
+            Ok(lease) => {
+                self.won(&lease, began);
+                Ok(true)
+            }
+            Err(error) if error.is_conflict() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn write(&mut self, version: String, holder: &str) -> Result<bool, RestError> {
+        let began = Instant::now();
+        match self.rest.put(&self.path(), &self.body(&version, holder)).await {
+            Ok(lease) => {
+                self.won(&lease, began);
+                Ok(true)
+            }
+            Err(error) if error.is_conflict() || error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The server took our write. It holds from when we began: others may have seen it since.
+    fn won(&mut self, lease: &Value, began: Instant) {
+        let version = lease["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+        self.seen = Some(Seen { version, since: began });
+        self.renewed = began;
+        self.held_until = Some(began + self.times.duration);
+    }
+
+    /// Renews the Lease. False if it is another's now, or was held for too long without renewal.
+    pub(super) async fn renew(&mut self) -> bool {
+        let version = self.seen.as_ref().map(|seen| seen.version.clone()).unwrap_or_default();
+        match self.write(version, &self.identity.clone()).await {
+            Ok(true) => true,
+            Ok(false) => {
+                self.held_until = None;
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the Lease for writing status cannot be renewed");
+                // Try again soon, for as long as it holds.
+                self.renewed = Instant::now();
+                self.holds()
+            }
+        }
+    }
+
+    /// Gives the Lease back if we hold it.
+    pub(super) async fn release(&mut self) {
+        if self.holds()
+            && let Some(seen) = self.seen.clone()
+        {
+            if let Err(error) = self.write(seen.version, "").await {
+                tracing::debug!(%error, "the Lease is left to run out");
+            }
+            self.held_until = None;
+        }
+    }
+
+    fn body(&self, version: &str, holder: &str) -> Value {
+        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+        let mut metadata = json!({"name": LEASE_NAME, "namespace": self.namespace});
+        if !version.is_empty() {
+            metadata["resourceVersion"] = version.into();
+        }
+        json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": {
+                "holderIdentity": holder,
+                // Others round down, and never wait for less than a second.
+                "leaseDurationSeconds": self.times.duration.as_secs().max(1),
+                "renewTime": now,
+                "leaseTransitions": self.transitions,
+            },
+        })
+    }
+}

@@ -1,0 +1,292 @@
+//! What a stored response is found by.
+//!
+//! A key has two halves. The URI (scheme, host, port, path and query, each normalised) is what
+//! invalidation and purging go by. The place (route and backend, and what else steers the origin's
+//! answer) keeps apart what different routes make of one URI. Both are text in which every part ends
+//! where a byte stands that the part cannot hold, so different parts never make the same key: a host
+//! cannot pass for another's path, nor a path for a query.
+
+use http::HeaderName;
+use thiserror::Error;
+
+use super::fields::Fields;
+use crate::head::Scheme;
+
+#[cfg(test)]
+mod tests;
+
+/// The longest URI that is kept under.
+const URI_BYTES_MAX: usize = 8 << 10;
+/// The longest value of a field that steers.
+const STEERING_BYTES_MAX: usize = 256;
+
+/// Fields by which a proxy before us tells the origin what was asked for. An origin may build links or
+/// redirects from them, so they belong to the key: nobody's host gets into somebody else's page.
+const STEERING: [HeaderName; 5] = [
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-forwarded-proto"),
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-forwarded-prefix"),
+    HeaderName::from_static("x-forwarded-scheme"),
+];
+
+/// Fields by which a client can have an origin answer something else than what the URI names. With one
+/// of them a request is not answered from the cache, and its answer is not kept.
+const OVERRIDING: [HeaderName; 6] = [
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-method-override"),
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-rewrite-url"),
+    HeaderName::from_static("x-original-host"),
+];
+
+/// Why a request has no key, and so is not cached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum KeyError {
+    /// The authority is not a host with at most a port.
+    #[error("the authority is not a host with at most a port")]
+    Authority,
+    /// The path does not begin with a slash, or holds what no path may.
+    #[error("the target is not a path, or holds what no path may")]
+    Path,
+    /// It is longer than the cache keeps.
+    #[error("the target is longer than {URI_BYTES_MAX} bytes")]
+    TooLong,
+    /// A field in the request changes what is asked for.
+    #[error("a field in the request changes what is asked for")]
+    Overridden,
+}
+
+/// What a stored response is found by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Key {
+    uri: String,
+    place: String,
+}
+
+/// What a key is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct KeyParts<'a> {
+    /// How the client reached us.
+    pub scheme: Scheme,
+    /// Host and perhaps port.
+    pub authority: &'a str,
+    /// The normalised path.
+    pub path: &'a str,
+    /// What follows the question mark, if there is one.
+    pub query: Option<&'a str>,
+    /// The route's identity.
+    pub route: &'a str,
+    /// The backend's identity.
+    pub backend: &'a str,
+}
+
+/// A request's key, and whether the cache may be asked by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keyed {
+    pub(crate) key: Key,
+    pub(crate) usable: bool,
+}
+
+impl Keyed {
+    /// The key of a request. One that may not be answered from the cache still has a URI, whose stored
+    /// responses it may outdate.
+    pub fn new(parts: &KeyParts<'_>, headers: &impl Fields) -> Result<Self, KeyError> {
+        match Key::new(parts, headers) {
+            Ok(key) => Ok(Self { key, usable: true }),
+            Err(KeyError::Overridden) => Ok(Self { key: Key::of_uri(parts)?, usable: false }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Key {
+    /// The key of a request.
+    pub fn new(parts: &KeyParts<'_>, headers: &impl Fields) -> Result<Self, KeyError> {
+        if OVERRIDING.iter().any(|name| headers.has(name)) {
+            return Err(KeyError::Overridden);
+        }
+        Ok(Self { uri: uri(parts)?, place: place(parts, headers)? })
+    }
+
+    /// The key of a URI alone, under which nothing is stored: to take away what is.
+    pub(crate) fn of_uri(parts: &KeyParts<'_>) -> Result<Self, KeyError> {
+        Ok(Self { uri: uri(parts)?, place: String::new() })
+    }
+
+    /// Scheme, host, port, path and query.
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// Route, backend, and what else steers.
+    pub(crate) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// The URI that a reference leads to from here (`Location`, `Content-Location`), if that is of the
+    /// same origin.
+    pub(crate) fn resolve(&self, reference: &str) -> Option<String> {
+        let (scheme, rest) = match reference.split_once("://") {
+            Some((scheme, rest)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+                (Some(scheme), Some(rest))
+            }
+            _ => (None, reference.strip_prefix("//")),
+        };
+        let own_scheme = if self.uri.starts_with("https:") { Scheme::Https } else { Scheme::Http };
+        if scheme.is_some_and(|scheme| !scheme.eq_ignore_ascii_case(own_scheme.as_str())) {
+            return None;
+        }
+        let origin_end = self.origin_length();
+        let target = match rest {
+            Some(rest) => {
+                let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+                let mut origin = format!("{}://", own_scheme.as_str());
+                push_authority(&mut origin, own_scheme, &rest[..end]).ok()?;
+                if origin != self.uri[..origin_end] {
+                    return None;
+                }
+                rest[end..].to_owned()
+            }
+            None => relative(&self.uri[origin_end..], reference),
+        };
+        let target = target.split('#').next().unwrap_or_default();
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        };
+        let mut uri = self.uri[..origin_end].to_owned();
+        push_target(&mut uri, if path.is_empty() { "/" } else { path }, query).ok()?;
+        Some(uri)
+    }
+
+    /// Where the path begins.
+    fn origin_length(&self) -> usize {
+        let after_scheme = self.uri.find("://").map_or(0, |at| at + 3);
+        self.uri[after_scheme..].find('/').map_or(self.uri.len(), |at| after_scheme + at)
+    }
+}
+
+/// A reference without an origin, seen from a path with its query.
+fn relative(base: &str, reference: &str) -> String {
+    if reference.starts_with('/') {
+        return without_dots(reference);
+    }
+    let path = base.split('?').next().unwrap_or_default();
+    if reference.is_empty() || reference.starts_with('#') {
+        return base.to_owned();
+    }
+    if reference.starts_with('?') {
+        return format!("{path}{reference}");
+    }
+    let directory = path.rfind('/').map_or("/", |at| &path[..=at]);
+    without_dots(&format!("{directory}{reference}"))
+}
+
+/// RFC 3986 §5.2.4, for a path that begins with a slash; the query stays.
+fn without_dots(target: &str) -> String {
+    let (path, query) = match target.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (target, None),
+    };
+    let mut kept: Vec<&str> = Vec::new();
+    let mut segments = path.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let last = segments.peek().is_none();
+        match segment {
+            "." | ".." => {
+                if segment == ".." {
+                    kept.pop();
+                }
+                if last {
+                    kept.push("");
+                }
+            }
+            other => kept.push(other),
+        }
+    }
+    let path = format!("/{}", kept.join("/"));
+    query.map_or(path.clone(), |query| format!("{path}?{query}"))
+}
+
+fn uri(parts: &KeyParts<'_>) -> Result<String, KeyError> {
+    let query_length = parts.query.map_or(0, str::len);
+    let length = 16 + parts.authority.len() + parts.path.len() + query_length;
+    if length > URI_BYTES_MAX {
+        return Err(KeyError::TooLong);
+    }
+    let mut uri = String::with_capacity(length);
+    uri.push_str(parts.scheme.as_str());
+    uri.push_str("://");
+    push_authority(&mut uri, parts.scheme, parts.authority)?;
+    push_target(&mut uri, parts.path, parts.query)?;
+    Ok(uri)
+}
+
+/// Writes host and port: in lower case, without the root's dot, always with a port.
+fn push_authority(uri: &mut String, scheme: Scheme, authority: &str) -> Result<(), KeyError> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']').ok_or(KeyError::Authority)?;
+            let valid =
+                address.bytes().all(|byte| byte.is_ascii_hexdigit() || b":.".contains(&byte));
+            if !valid || !(port.is_empty() || port.starts_with(':')) {
+                return Err(KeyError::Authority);
+            }
+            (&authority[..=address.len() + 1], port.strip_prefix(':').unwrap_or_default())
+        }
+        None => authority.split_once(':').unwrap_or((authority, "")),
+    };
+    let name = host.strip_suffix('.').unwrap_or(host);
+    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(&byte);
+    if name.is_empty() || !(host.starts_with('[') || name.bytes().all(is_host)) {
+        return Err(KeyError::Authority);
+    }
+    let port = if port.is_empty() {
+        scheme.default_port()
+    } else {
+        let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+        port.parse().ok().filter(|_| digits).ok_or(KeyError::Authority)?
+    };
+    uri.extend(name.chars().map(|c| c.to_ascii_lowercase()));
+    uri.push(':');
+    uri.push_str(&port.to_string());
+    Ok(())
+}
+
+fn push_target(uri: &mut String, path: &str, query: Option<&str>) -> Result<(), KeyError> {
+    let clean = |text: &str| text.bytes().all(|byte| byte > b' ' && byte != 0x7f && byte != b'#');
+    if !path.starts_with('/') || path.contains('?') || !clean(path) {
+        return Err(KeyError::Path);
+    }
+    uri.push_str(path);
+    if let Some(query) = query {
+        if !clean(query) {
+            return Err(KeyError::Path);
+        }
+        uri.push('?');
+        uri.push_str(query);
+    }
+    Ok(())
+}
+
+fn place(parts: &KeyParts<'_>, headers: &impl Fields) -> Result<String, KeyError> {
+    let mut place = String::with_capacity(parts.route.len() + parts.backend.len() + 1);
+    for part in [parts.route, parts.backend] {
+        place.extend(part.chars().map(|c| if c.is_control() { '?' } else { c }));
+        place.push('\n');
+    }
+    for name in &STEERING {
+        for value in headers.values(name) {
+            let text = std::str::from_utf8(value).ok();
+            let text = text.filter(|text| text.len() <= STEERING_BYTES_MAX);
+            let text = text.ok_or(KeyError::Overridden)?;
+            place.push_str(name.as_str());
+            place.push(':');
+            place.extend(text.chars().map(|c| if c.is_control() { '?' } else { c }));
+            place.push('\n');
+        }
+    }
+    Ok(place)
+}

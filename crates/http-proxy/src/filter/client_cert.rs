@@ -1,0 +1,103 @@
+//! Clients' certificates: whether a route takes a request, and what its backend is told.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::StatusCode;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::template::escape_into;
+use crate::error::ErrorKind;
+use crate::head::{RequestHead, TlsInfo};
+use crate::reply::Reply;
+use crate::table::{ClientTls, ClientTlsMode};
+
+/// What the backend is told, by the names that ingress-nginx uses. A client's own are never passed.
+const FIELDS: [&str; 4] =
+    ["ssl-client-verify", "ssl-client-subject-dn", "ssl-client-issuer-dn", "ssl-client-cert"];
+
+/// What came of asking.
+enum Standing {
+    Verified,
+    Unverified,
+    None,
+}
+
+/// Judges a request; `None` lets it pass.
+pub fn refusal(settings: &ClientTls, head: &RequestHead) -> Option<Reply> {
+    let page = |status, reason: &str| {
+        if let Some(url) = &settings.error_page {
+            return Reply::redirect(StatusCode::FOUND, url);
+        }
+        Reply::page(status, reason, Some(&head.headers))
+    };
+    let Some(tls) = head.client.tls.as_deref() else {
+        let required = settings.mode == ClientTlsMode::Required;
+        return required
+            .then(|| page(StatusCode::FORBIDDEN, "this needs a client certificate: use https"));
+    };
+    // Who was asked for another host, by another authority or not at all has yet to be asked.
+    if tls.server_name.as_deref() != Some(head.host()) || !asked_by(settings, tls) {
+        return Some(Reply::error(ErrorKind::Misdirected, Some(head)));
+    }
+    match (settings.mode, standing(tls)) {
+        (_, Standing::Verified)
+        | (ClientTlsMode::OptionalUnverified, _)
+        | (ClientTlsMode::Optional, Standing::None) => None,
+        (_, Standing::Unverified) => {
+            let why = tls.client_error.as_deref().unwrap_or("unknown authority");
+            let reason = format!("the client certificate was not accepted: {why}");
+            Some(page(StatusCode::BAD_REQUEST, &reason))
+        }
+        (ClientTlsMode::Required, Standing::None) => {
+            Some(page(StatusCode::BAD_REQUEST, "no client certificate was sent, and one is needed"))
+        }
+    }
+}
+
+fn asked_by(settings: &ClientTls, tls: &TlsInfo) -> bool {
+    tls.client_authority.as_deref() == Some(&*settings.authorities_pem)
+}
+
+fn standing(tls: &TlsInfo) -> Standing {
+    match (&tls.client_certificate, tls.client_verified) {
+        (None, _) => Standing::None,
+        (Some(_), true) => Standing::Verified,
+        (Some(_), false) => Standing::Unverified,
+    }
+}
+
+/// Tells the backend who the client is.
+pub fn tell(settings: &ClientTls, head: &mut RequestHead) {
+    for name in FIELDS {
+        head.headers.remove(name);
+    }
+    let Some(tls) = head.client.tls.clone() else { return };
+    let verify = match standing(&tls) {
+        Standing::Verified => "SUCCESS".to_owned(),
+        Standing::None => "NONE".to_owned(),
+        Standing::Unverified => {
+            format!("FAILED:{}", tls.client_error.as_deref().unwrap_or("unknown authority"))
+        }
+    };
+    head.headers.push(FIELDS[0], verify);
+    let Some(der) = tls.client_certificate.as_deref() else { return };
+    if let Ok((_, certificate)) = X509Certificate::from_der(der) {
+        head.headers.push(FIELDS[1], certificate.subject().to_string());
+        head.headers.push(FIELDS[2], certificate.issuer().to_string());
+    }
+    if settings.pass_certificate {
+        let encoded = STANDARD.encode(der);
+        let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
+        for line in encoded.as_bytes().chunks(64) {
+            pem.push_str(std::str::from_utf8(line).unwrap_or_default());
+            pem.push('\n');
+        }
+        pem.push_str("-----END CERTIFICATE-----\n");
+        let mut escaped = String::with_capacity(pem.len() * 5 / 4);
+        escape_into(&pem, &mut escaped);
+        head.headers.push(FIELDS[3], escaped);
+    }
+}
+
+#[cfg(test)]
+mod tests;

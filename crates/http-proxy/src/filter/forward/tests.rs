@@ -1,0 +1,144 @@
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::super::client::tests::server;
+use super::*;
+use crate::tls::upstream::Verify;
+
+fn settings(url: &str) -> ForwardAuth {
+    ForwardAuth {
+        url: url.into(),
+        method: None,
+        signin: None,
+        signin_redirect_param: "".into(),
+        response_headers: vec!["X-User".into()],
+        set_headers: Vec::new(),
+        always_set_cookie: false,
+        cache: Duration::ZERO,
+        timeout: Duration::from_secs(20),
+    }
+}
+
+fn request() -> RequestHead {
+    let mut head = RequestHead::new();
+    head.set_authority("shop.org");
+    head.set_target("/a?b=c").unwrap();
+    head.headers.push("Cookie", "session=1");
+    head.headers.push("Content-Length", "5");
+    head
+}
+
+async fn ask(settings: &ForwardAuth, answers: &Answers) -> Result<Granted, Reply> {
+    let client = Client::new(&Verify::Off);
+    ForwardFilter::new(settings).unwrap().ask(&request(), &client, answers).await
+}
+
+#[tokio::test]
+async fn who_is_granted_passes_with_the_fields_that_were_asked_for() {
+    let answer = "HTTP/1.1 200 OK\r\nx-user: anna\r\nx-other: no\r\nset-cookie: a=b\r\ncontent-length: 0\r\n\r\n";
+    let (address, _) = server(answer, 9).await;
+    let granted = ask(&settings(&format!("http://{address}/check")), &Answers::default()).await;
+    let granted = granted.unwrap();
+    assert_eq!(granted.request.get_str("x-user"), Some("anna"));
+    assert_eq!(granted.request.len(), 1);
+    assert_eq!(granted.cookies, [b"a=b"]);
+}
+
+#[tokio::test]
+async fn a_refusal_is_passed_on_and_a_failure_refuses() {
+    let unauthorised =
+        "HTTP/1.1 401 No\r\nwww-authenticate: Bearer\r\ncontent-length: 3\r\n\r\nwho";
+    for (answer, status) in [
+        (unauthorised, 401),
+        ("HTTP/1.1 403 No\r\ncontent-length: 0\r\n\r\n", 403),
+        ("HTTP/1.1 302 No\r\nlocation: /\r\ncontent-length: 0\r\n\r\n", 500),
+        ("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n", 500),
+        ("nonsense\r\n\r\n", 500),
+    ] {
+        let (address, _) = server(answer, 9).await;
+        let settings = settings(&format!("http://{address}/check"));
+        let reply = ask(&settings, &Answers::default()).await.unwrap_err();
+        assert_eq!(reply.head.status, status, "{answer}");
+        if status == 401 {
+            assert_eq!(&reply.body[..], b"who");
+            assert_eq!(reply.head.headers.get_str("www-authenticate"), Some("Bearer"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_is_not_signed_in_is_sent_there_with_the_way_back() {
+    let answer = "HTTP/1.1 401 No\r\nset-cookie: csrf=1\r\ncontent-length: 0\r\n\r\n";
+    let (address, _) = server(answer, 9).await;
+    let mut settings = settings(&format!("http://{address}/check"));
+    settings.signin = Some("https://$host/start".into());
+    let reply = ask(&settings, &Answers::default()).await.unwrap_err();
+    assert_eq!(reply.head.status, 302);
+    let location = reply.head.headers.get_str("location");
+    assert_eq!(location, Some("https://shop.org/start?rd=http%3A%2F%2Fshop.org%2Fa%3Fb%3Dc"));
+    assert_eq!(reply.head.headers.get_str("set-cookie"), Some("csrf=1"));
+    settings.signin = Some("https://$host/start?rd=$escaped_request_uri".into());
+    let reply = ask(&settings, &Answers::default()).await.unwrap_err();
+    let location = reply.head.headers.get_str("location");
+    assert_eq!(location, Some("https://shop.org/start?rd=%2Fa%3Fb%3Dc"));
+}
+
+#[tokio::test]
+async fn a_grant_is_remembered_and_a_refusal_is_not() {
+    let answers = Answers::default();
+    let (address, connections) =
+        server("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n", 1).await;
+    let mut settings = settings(&format!("http://{address}/check"));
+    settings.cache = Duration::from_mins(1);
+    for _ in 0..3 {
+        ask(&settings, &answers).await.unwrap();
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+    let (address, connections) =
+        server("HTTP/1.1 403 No\r\nconnection: close\r\ncontent-length: 0\r\n\r\n", 1).await;
+    settings.url = Arc::from(format!("http://{address}/check"));
+    for _ in 0..3 {
+        ask(&settings, &answers).await.unwrap_err();
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn other_credentials_or_another_request_are_another_question() {
+    let filter = ForwardFilter::new(&settings("http://x")).unwrap();
+    let base = filter.tag(&request());
+    let mut cookie = request();
+    cookie.headers.set("Cookie", "session=2");
+    let mut authorization = request();
+    authorization.headers.push("Authorization", "session=1");
+    let mut path = request();
+    path.set_path("/other");
+    let mut method = request();
+    method.method = Method::POST;
+    for other in [cookie, authorization, path, method] {
+        assert_ne!(filter.tag(&other), base);
+    }
+    assert_eq!(filter.tag(&request()), base);
+}
+
+#[test]
+fn the_question_says_what_was_asked_for_and_has_no_body() {
+    let filter = ForwardFilter::new(&settings("http://auth.svc:80/check")).unwrap();
+    let mut head = request();
+    head.headers.push("X-Real-IP", "6.6.6.6");
+    let question = filter.question(&head).unwrap();
+    let get = |name: &str| question.headers().get(name).map(|value| value.to_str().unwrap());
+    assert_eq!(get("host"), Some("auth.svc:80"));
+    assert_eq!(get("x-original-url"), Some("http://shop.org/a?b=c"));
+    assert_eq!(get("x-real-ip"), Some("0.0.0.0"));
+    assert_eq!(get("cookie"), Some("session=1"));
+    assert_eq!(get("content-length"), None);
+}
+
+#[test]
+fn names_that_mean_nothing_are_refused() {
+    assert!(ForwardFilter::new(&settings("http://$lua/")).is_err());
+    let mut wrong = settings("http://x");
+    wrong.method = Some("G T".into());
+    assert!(ForwardFilter::new(&wrong).is_err());
+}

@@ -1,0 +1,135 @@
+//! Mirrors: a copy of a request for somebody whose answer nobody sees.
+//!
+//! The copy is sent when the request is over, beside everything else: a mirror that is slow or gone
+//! costs the client nothing. Bodies are kept for it up to a bound, and copies under way are bounded
+//! too; what goes beyond is not mirrored, and counted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request};
+use tokio::sync::Semaphore;
+
+use super::client::Client;
+use super::template::{Template, UnknownName};
+use crate::head::{Headers, Known, RequestHead};
+use crate::table::Mirror;
+
+/// The longest body that is mirrored.
+const BODY_BYTES_MAX: usize = 256 * 1024;
+/// How much of an answer is read so that its connection can be used again.
+const ANSWER_BYTES_MAX: usize = 256 * 1024;
+/// How many copies may be under way.
+const UNDER_WAY_MAX: usize = 256;
+/// How long a copy may take.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// What mirrors share.
+#[derive(Debug)]
+pub struct Mirrors {
+    client: Arc<Client>,
+    places: Arc<Semaphore>,
+    dropped: AtomicU64,
+}
+
+impl Mirrors {
+    /// Mirrors by this client.
+    pub fn new(client: Arc<Client>) -> Self {
+        let places = Arc::new(Semaphore::new(UNDER_WAY_MAX));
+        Self { client, places, dropped: AtomicU64::new(0) }
+    }
+
+    /// How many copies were not made.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// One route's mirror, read once.
+#[derive(Debug)]
+pub struct MirrorFilter {
+    url: Template,
+    body: bool,
+}
+
+/// A copy that is being made.
+#[derive(Debug)]
+pub struct RequestCopy {
+    method: Method,
+    url: String,
+    headers: Headers,
+    wants_body: bool,
+    body: Vec<u8>,
+    too_long: bool,
+}
+
+impl MirrorFilter {
+    /// Reads the settings. A URL without a path of its own gets the request's.
+    pub fn new(settings: &Mirror) -> Result<Self, UnknownName> {
+        let mut url = settings.url.to_string();
+        let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+        if !rest.contains('/') && !rest.contains('$') {
+            url.push_str("$request_uri");
+        }
+        Ok(Self { url: Template::parse(&url)?, body: settings.body })
+    }
+
+    /// Begins a copy of a request.
+    pub fn begin(&self, head: &RequestHead) -> RequestCopy {
+        let mut headers = head.headers.clone();
+        headers.retain(|field| {
+            let own = [Known::Host, Known::ContentLength, Known::Expect];
+            !field.known.is_hop_by_hop() && !own.contains(&field.known)
+        });
+        headers.push_known(Known::Host, head.authority());
+        headers.set("x-original-uri", head.path_and_query());
+        RequestCopy {
+            method: head.method.clone(),
+            url: self.url.fill(head),
+            headers,
+            wants_body: self.body,
+            body: Vec::new(),
+            too_long: false,
+        }
+    }
+}
+
+impl RequestCopy {
+    /// Adds a piece of the body.
+    pub fn push(&mut self, piece: &[u8]) {
+        if !self.wants_body || self.too_long {
+            return;
+        }
+        if self.body.len() + piece.len() > BODY_BYTES_MAX {
+            self.too_long = true;
+            self.body = Vec::new();
+        } else {
+            self.body.extend_from_slice(piece);
+        }
+    }
+
+    /// Sends the copy, beside everything else.
+    pub fn send(self, mirrors: &Mirrors) {
+        let place = Arc::clone(&mirrors.places).try_acquire_owned();
+        let mut request = Request::new(Bytes::from(self.body));
+        *request.method_mut() = self.method;
+        let (Ok(place), Ok(uri), false) = (place, self.url.parse(), self.too_long) else {
+            mirrors.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        *request.uri_mut() = uri;
+        *request.headers_mut() = self.headers.to_map();
+        let client = Arc::clone(&mirrors.client);
+        tokio::spawn(async move {
+            if let Err(error) = client.ask(request, WITHIN, ANSWER_BYTES_MAX).await {
+                tracing::debug!(%error, "a mirror did not answer");
+            }
+            drop(place);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Addresses with a few names in them that a request fills: `https://$host/start?rd=$escaped_request_uri`.
+//!
+//! ingress-nginx passes such text to nginx, which knows some hundred variables and executes what it
+//! is given. Here a text is read once into pieces, only these names mean anything, and what a request
+//! fills in is filled in and never read again.
+
+use std::fmt::Write as _;
+
+use crate::head::RequestHead;
+
+/// A name that a request fills.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Name {
+    Scheme,
+    Host,
+    Authority,
+    RequestUri,
+    EscapedRequestUri,
+    Path,
+    Query,
+    Method,
+    ClientAddress,
+    Header(Box<str>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(Box<str>),
+    Name(Name),
+}
+
+/// A text with names in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    pieces: Vec<Piece>,
+}
+
+/// A name that means nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "${0} is not known here: known are $scheme, $host, $http_host, $request_uri, \
+     $escaped_request_uri, $uri, $args, $request_method, $remote_addr, and $http_ with a field's name"
+)]
+pub struct UnknownName(pub String);
+
+impl Name {
+    fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "scheme" | "pass_access_scheme" => Self::Scheme,
+            "host" | "best_http_host" | "server_name" => Self::Host,
+            "http_host" => Self::Authority,
+            "request_uri" => Self::RequestUri,
+            "escaped_request_uri" => Self::EscapedRequestUri,
+            "uri" | "document_uri" => Self::Path,
+            "args" | "query_string" => Self::Query,
+            "request_method" => Self::Method,
+            "remote_addr" | "the_real_ip" => Self::ClientAddress,
+            other => Self::Header(other.strip_prefix("http_")?.replace('_', "-").into()),
+        })
+    }
+
+    fn write(&self, head: &RequestHead, out: &mut String) {
+        match self {
+            Self::Scheme => out.push_str(head.scheme.as_str()),
+            Self::Host => out.push_str(head.host()),
+            Self::Authority => out.push_str(head.authority()),
+            Self::RequestUri => out.push_str(&head.path_and_query()),
+            Self::EscapedRequestUri => escape_into(&head.path_and_query(), out),
+            Self::Path => out.push_str(head.path()),
+            Self::Query => out.push_str(head.query().unwrap_or_default()),
+            Self::Method => out.push_str(head.method.as_str()),
+            Self::ClientAddress => {
+                // Writing to a String cannot fail.
+                let _ = write!(out, "{}", head.client.address.to_canonical());
+            }
+            Self::Header(name) => out.push_str(head.headers.get_str(name).unwrap_or_default()),
+        }
+    }
+}
+
+impl Template {
+    /// Reads a text; `$name` and `${name}` are names, `$$` is a dollar.
+    pub fn parse(text: &str) -> Result<Self, UnknownName> {
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some(dollar) = rest.find('$') {
+            if dollar > 0 {
+                pieces.push(Piece::Text(rest[..dollar].into()));
+            }
+            let after = &rest[dollar + 1..];
+            if let Some(more) = after.strip_prefix('$') {
+                pieces.push(Piece::Text("$".into()));
+                rest = more;
+                continue;
+            }
+            let braced = after.strip_prefix('{').and_then(|it| it.split_once('}'));
+            let (name, more) = braced.unwrap_or_else(|| {
+                let word = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+                after.split_at(after.find(word).unwrap_or(after.len()))
+            });
+            let parsed = Name::parse(name).ok_or_else(|| UnknownName(name.to_owned()))?;
+            pieces.push(Piece::Name(parsed));
+            rest = more;
+        }
+        if !rest.is_empty() {
+            pieces.push(Piece::Text(rest.into()));
+        }
+        Ok(Self { pieces })
+    }
+
+    /// The text for a request.
+    pub fn fill(&self, head: &RequestHead) -> String {
+        let mut out = String::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => out.push_str(text),
+                Piece::Name(name) => name.write(head, &mut out),
+            }
+        }
+        out
+    }
+}
+
+/// Adds text so that it can stand as a value in a query.
+pub(crate) fn escape_into(text: &str, out: &mut String) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

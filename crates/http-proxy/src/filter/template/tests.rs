@@ -1,0 +1,38 @@
+use super::*;
+
+fn request() -> RequestHead {
+    let mut head = RequestHead::new();
+    head.set_authority("shop.org:8443");
+    head.set_path("/a b");
+    head.set_query(Some("c=d&e"));
+    head.headers.push("X-Team", "blue");
+    head
+}
+
+fn fill(text: &str) -> String {
+    Template::parse(text).unwrap().fill(&request())
+}
+
+#[test]
+fn names_are_filled_by_the_request() {
+    assert_eq!(fill("https://$host/x"), "https://shop.org/x");
+    assert_eq!(fill("$scheme://$http_host$request_uri"), "http://shop.org:8443/a b?c=d&e");
+    assert_eq!(fill("/start?rd=$escaped_request_uri"), "/start?rd=%2Fa%20b%3Fc%3Dd%26e");
+    assert_eq!(fill("${http_x_team}-$remote_addr-$$"), "blue-0.0.0.0-$");
+    assert_eq!(fill("plain"), "plain");
+    assert_eq!(fill(""), "");
+}
+
+#[test]
+fn an_unknown_name_is_refused_by_its_name() {
+    assert_eq!(Template::parse("a$lua_code").unwrap_err(), UnknownName("lua_code".into()));
+    assert_eq!(Template::parse("a$").unwrap_err(), UnknownName(String::new()));
+    assert!(Template::parse("${unclosed").is_err());
+}
+
+#[test]
+fn what_is_filled_in_is_not_read_again() {
+    let mut head = request();
+    head.headers.push("evil", "$host");
+    assert_eq!(Template::parse("$http_evil").unwrap().fill(&head), "$host");
+}

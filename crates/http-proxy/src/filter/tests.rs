@@ -1,0 +1,218 @@
+use super::*;
+use crate::head::{Scheme, TlsInfo};
+use crate::table::{
+    BackendId, BasicAuth, BasicUser, Cors, HeaderEdits, HostMatch, PathMatch, RateLimit,
+    SourceRanges,
+};
+
+fn filters() -> Filters {
+    Filters::new(Some(Arc::new(CertificateStore::new().unwrap())), 443)
+}
+
+fn route(policy: Policy) -> RouteFilters {
+    let path = PathMatch::Prefix("/".into());
+    let mut route = Route::forward("n/i/0/0", HostMatch::Any, path, BackendId::new("n/s:80"));
+    route.policy = Arc::new(policy);
+    let (filters, problems) = RouteFilters::new(&route);
+    assert!(problems.is_empty(), "{problems:?}");
+    filters
+}
+
+fn request() -> RequestHead {
+    let mut head = RequestHead::new();
+    head.set_authority("shop.org");
+    head.client.address = "192.0.2.1".parse().unwrap();
+    head
+}
+
+fn status(route: &RouteFilters, filters: &Filters, head: &RequestHead) -> Option<u16> {
+    match route.check(filters, head, &mut Passed::default()) {
+        Next::Go => None,
+        Next::Answer(reply) => Some(reply.head.status.as_u16()),
+        Next::Authorise => panic!("it would have to wait"),
+    }
+}
+
+/// A policy that every filter would answer, if its turn came.
+fn everything() -> Policy {
+    Policy {
+        sources: SourceRanges { allow: vec!["10.0.0.0/8".parse().unwrap()], deny: Vec::new() },
+        rates: vec![RateLimit {
+            requests: 1,
+            per: Duration::from_hours(1),
+            burst: 0,
+            except: Vec::new(),
+        }],
+        tls_redirect: TlsRedirect::On(308),
+        auth: vec![Auth::Basic(BasicAuth {
+            realm: "r".into(),
+            users: vec![BasicUser {
+                name: "a".into(),
+                hash: "{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=".into(),
+            }],
+        })],
+        cors: Some(Cors {
+            origins: vec!["*".into()],
+            methods: vec!["GET".into()],
+            headers: Vec::new(),
+            expose_headers: Vec::new(),
+            credentials: false,
+            max_age: Duration::ZERO,
+        }),
+        ..Policy::default()
+    }
+}
+
+#[test]
+fn a_bare_route_lets_everything_pass() {
+    let route = route(Policy::default());
+    assert!(!route.any);
+    assert_eq!(status(&route, &filters(), &request()), None);
+}
+
+#[test]
+fn filters_are_asked_in_their_order() {
+    let (route, filters) = (route(everything()), filters());
+    let mut head = request();
+    assert_eq!(status(&route, &filters, &head), Some(403), "first the address");
+    head.client.address = "10.0.0.1".parse().unwrap();
+    assert_eq!(status(&route, &filters, &head), Some(308), "then https");
+    assert_eq!(status(&route, &filters, &head), Some(429), "and that counted as a request");
+    head.client.address = "10.0.0.2".parse().unwrap();
+    head.scheme = Scheme::Https;
+    assert_eq!(status(&route, &filters, &head), Some(401), "then the password");
+    head.client.address = "10.0.0.3".parse().unwrap();
+    head.headers.push("Origin", "https://x");
+    head.headers.push("Access-Control-Request-Method", "GET");
+    head.method = http::Method::OPTIONS;
+    assert_eq!(status(&route, &filters, &head), Some(204), "before it the browser's question");
+    head.client.address = "10.0.0.4".parse().unwrap();
+    head.method = http::Method::GET;
+    head.headers.push("Authorization", "Basic YTpwYXNzd29yZA==");
+    assert_eq!(status(&route, &filters, &head), None);
+}
+
+#[test]
+fn a_denied_client_does_not_use_up_its_rate() {
+    let (route, filters) = (route(everything()), filters());
+    let mut head = request();
+    for _ in 0..3 {
+        assert_eq!(status(&route, &filters, &head), Some(403));
+    }
+    assert!(filters.rates.is_empty());
+    head.client.address = "10.0.0.1".parse().unwrap();
+    assert_eq!(status(&route, &filters, &head), Some(308));
+}
+
+#[test]
+fn a_refusal_for_being_too_many_says_when_to_come_again() {
+    let policy = Policy {
+        cors: None,
+        tls_redirect: TlsRedirect::Off,
+        auth: Vec::new(),
+        sources: SourceRanges::default(),
+        ..everything()
+    };
+    let (route, filters) = (route(policy), filters());
+    assert_eq!(status(&route, &filters, &request()), None);
+    let Next::Answer(reply) = route.check(&filters, &request(), &mut Passed::default()) else {
+        panic!("it passed")
+    };
+    assert_eq!(reply.head.status, 429);
+    let wait: u64 = reply.head.headers.get_str("retry-after").unwrap().parse().unwrap();
+    assert!((3599..=3600).contains(&wait), "{wait}");
+}
+
+#[test]
+fn rates_outlive_a_change_of_the_route() {
+    let filters = filters();
+    let policy = || Policy {
+        tls_redirect: TlsRedirect::Off,
+        auth: Vec::new(),
+        sources: SourceRanges::default(),
+        ..everything()
+    };
+    assert_eq!(status(&route(policy()), &filters, &request()), None);
+    assert_eq!(status(&route(policy()), &filters, &request()), Some(429));
+}
+
+#[test]
+fn requests_at_once_are_counted_as_long_as_they_last() {
+    let policy = Policy { connections_max: Some(1), ..Policy::default() };
+    let (route, filters) = (route(policy), filters());
+    let mut first = Passed::default();
+    assert!(matches!(route.check(&filters, &request(), &mut first), Next::Go));
+    assert_eq!(status(&route, &filters, &request()), Some(429));
+    drop(first);
+    assert_eq!(status(&route, &filters, &request()), None);
+}
+
+#[test]
+fn a_connection_for_another_certificate_is_misdirected() {
+    let store = Arc::new(CertificateStore::new().unwrap());
+    let (chain, key) = crate::tls::certificate::tests::pem_for(&["shop.org", "www.shop.org"]);
+    let certificate = crate::table::Certificate {
+        hosts: vec!["shop.org".into(), "www.shop.org".into()],
+        chain_pem: chain.into_bytes().into(),
+        key_pem: key.into_bytes().into(),
+    };
+    let certificates = [("n/s".into(), Some(certificate))].into();
+    store.apply(crate::tls::store::CertificatesChange {
+        certificates: &certificates,
+        default: None,
+    });
+    let filters = Filters::new(Some(store), 443);
+    let route = route(Policy::default());
+    let by = |name: Option<&str>| {
+        let mut head = request();
+        head.scheme = Scheme::Https;
+        let server_name = name.map(Arc::from);
+        head.client.tls = Some(Arc::new(TlsInfo { server_name, ..TlsInfo::default() }));
+        status(&route, &filters, &head)
+    };
+    assert_eq!(by(Some("shop.org")), None);
+    assert_eq!(by(Some("www.shop.org")), None, "one certificate for both");
+    assert_eq!(by(Some("other.org")), Some(421));
+    assert_eq!(by(None), None);
+}
+
+#[tokio::test]
+async fn settings_that_cannot_be_used_let_nobody_in() {
+    let policy = Policy { auth: vec![Auth::Deny("no such Secret".into())], ..Policy::default() };
+    let (route, filters) = (route(policy), filters());
+    let mut passed = Passed::default();
+    assert!(matches!(route.check(&filters, &request(), &mut passed), Next::Authorise));
+    let reply = route.authorise(&filters, &request(), &mut passed).await.unwrap();
+    assert_eq!(reply.head.status, 403);
+}
+
+#[test]
+fn heads_are_edited_in_order_and_grants_replace_what_the_client_said() {
+    let edits = HeaderEdits {
+        request: vec![
+            HeaderEdit::Set("x-a".into(), "1".into()),
+            HeaderEdit::Add("x-a".into(), "2".into()),
+            HeaderEdit::Remove("x-b".into()),
+        ],
+        response: vec![HeaderEdit::Set("x-c".into(), "3".into())],
+    };
+    let route = route(Policy { headers: edits, ..Policy::default() });
+    let mut granted = Granted::default();
+    granted.request.push("X-User", "anna");
+    granted.cookies.push(b"s=1".to_vec());
+    let passed = Passed { granted: Some(granted), ..Passed::default() };
+    let mut head = request();
+    for (name, value) in [("X-A", "0"), ("X-B", "0"), ("x-user", "root")] {
+        head.headers.push(name, value);
+    }
+    route.edit_request(&passed, &mut head);
+    let values: Vec<_> = head.headers.get_all("x-a").collect();
+    assert_eq!(values, [b"1", b"2"]);
+    assert!(head.headers.get("x-b").is_none());
+    let users: Vec<_> = head.headers.get_all("x-user").collect();
+    assert_eq!(users, [b"anna"]);
+    let mut response = ResponseHead::default();
+    route.edit_response(&passed, &head, &mut response);
+    assert_eq!(response.headers.get_str("x-c"), Some("3"));
+    assert_eq!(response.headers.get_str("set-cookie"), Some("s=1"));
+}

@@ -1,0 +1,219 @@
+//! What stands before the wires: PROXY protocol, TLS, and the choice between HTTP/1.1 and HTTP/2.
+//!
+//! ```text
+//!  TCP ─► PROXY header, from trusted ranges ─┬─ TLS ─► ALPN ─┬─► h1
+//!                                            │               └─► h2
+//!                                            ├─ TLS of a host that is passed through ─► endpoint
+//!                                            └─ in clear ─► first bytes ─┬─► h1
+//!                                                                        └─► h2 (prior knowledge)
+//! ```
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+use crate::balance::Pick;
+use crate::h2::{self, PREFACE};
+use crate::head::{ClientInfo, RequestHead, Scheme};
+use crate::proxy::HttpProxy;
+use crate::proxy_protocol::{self, Trust};
+use crate::server::{Handler, Stop};
+use crate::table::{BackendId, Timeouts};
+use crate::tls::{AcceptError, Accepted, Rewind, TlsAcceptor};
+use crate::{h1, upstream};
+
+/// How much is read to see what a connection is.
+const FIRST_BYTES: usize = 2048;
+
+/// Serves the connections of one listener.
+#[derive(Debug, Default)]
+pub struct Front {
+    /// From whom the PROXY protocol is expected.
+    pub proxy_protocol: Trust,
+    /// How TLS is accepted; `None` for a listener in clear.
+    pub tls: Option<Arc<TlsAcceptor>>,
+    /// Connections that ended before a request could be read.
+    refused: AtomicU64,
+}
+
+impl Front {
+    /// A listener in clear.
+    pub fn plain(proxy_protocol: Trust) -> Self {
+        Self { proxy_protocol, ..Self::default() }
+    }
+
+    /// A listener of TLS.
+    pub fn tls(proxy_protocol: Trust, tls: Arc<TlsAcceptor>) -> Self {
+        Self { proxy_protocol, tls: Some(tls), ..Self::default() }
+    }
+
+    /// How many connections ended before a request could be read: no handshake, no PROXY header.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+}
+
+/// The listener's handler.
+#[derive(Debug, Clone)]
+pub struct FrontHandler(pub Arc<Front>);
+
+impl Handler for FrontHandler {
+    fn serve(
+        &self,
+        proxy: Arc<HttpProxy>,
+        stream: TcpStream,
+        info: ClientInfo,
+        stop: Stop,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let front = Arc::clone(&self.0);
+        Box::pin(async move { front.serve(proxy, stream, info, stop).await })
+    }
+}
+
+impl Front {
+    async fn serve(
+        &self,
+        proxy: Arc<HttpProxy>,
+        mut stream: TcpStream,
+        mut info: ClientInfo,
+        stop: Stop,
+    ) {
+        let mut first = BytesMut::new();
+        if self.proxy_protocol.expects_header_from(info.peer.ip()) {
+            let within = proxy.settings().timeouts.head;
+            let header = proxy_protocol::read(&mut stream, &mut first);
+            match tokio::time::timeout(within, header).await {
+                Ok(Ok(header)) => take_addresses(&mut info, &header),
+                Ok(Err(error)) => return self.refuse(&info, &error),
+                Err(_) => return self.refuse(&info, &"its PROXY header did not come in time"),
+            }
+        }
+        match &self.tls {
+            Some(tls) => self.serve_tls(tls, proxy, stream, first.freeze(), info, stop).await,
+            None => self.serve_plain(proxy, stream, first, info, stop).await,
+        }
+    }
+
+    fn refuse(&self, info: &ClientInfo, why: &dyn std::fmt::Display) {
+        self.refused.fetch_add(1, Relaxed);
+        tracing::debug!(peer = %info.peer, %why, "a connection is refused");
+    }
+
+    async fn serve_plain(
+        &self,
+        proxy: Arc<HttpProxy>,
+        mut stream: TcpStream,
+        mut first: BytesMut,
+        info: ClientInfo,
+        stop: Stop,
+    ) {
+        if first.is_empty() {
+            let within = proxy.settings().timeouts.head;
+            let mut stopped = stop.clone();
+            first.reserve(FIRST_BYTES);
+            let read = tokio::time::timeout(within, stream.read_buf(&mut first));
+            // Who has asked for nothing yet does not hold up the end.
+            let read = tokio::select! {
+                read = read => read,
+                _ = stopped.wait_for(|stop| *stop) => return,
+            };
+            if !matches!(read, Ok(Ok(count)) if count > 0) {
+                return;
+            }
+        }
+        // The preface's first three letters are no method's.
+        while first.len() < PREFACE.len() && PREFACE.starts_with(&first) {
+            let within = proxy.settings().timeouts.head;
+            let read = tokio::time::timeout(within, stream.read_buf(&mut first)).await;
+            if !matches!(read, Ok(Ok(count)) if count > 0) {
+                return;
+            }
+        }
+        let is_h2 = first.starts_with(PREFACE);
+        let io = Rewind::with(first.freeze(), stream);
+        if is_h2 {
+            h2::server::serve(proxy, io, info, Scheme::Http, stop).await;
+        } else {
+            h1::serve::serve(proxy, io, info, Scheme::Http, stop).await;
+        }
+    }
+
+    async fn serve_tls(
+        &self,
+        tls: &TlsAcceptor,
+        proxy: Arc<HttpProxy>,
+        stream: TcpStream,
+        first: Bytes,
+        mut info: ClientInfo,
+        stop: Stop,
+    ) {
+        match tls.accept(first, stream).await {
+            Ok(Accepted::Tls { stream, info: settled, h2 }) => {
+                info.tls = Some(settled);
+                if h2 {
+                    h2::server::serve(proxy, *stream, info, Scheme::Https, stop).await;
+                } else {
+                    h1::serve::serve(proxy, *stream, info, Scheme::Https, stop).await;
+                }
+            }
+            Ok(Accepted::Passthrough { server_name, backend, io }) => {
+                if let Err(error) = pass_through(&proxy, &backend, &server_name, io, info).await {
+                    tracing::debug!(%error, host = %server_name, "a connection was not passed through");
+                }
+            }
+            Err(AcceptError::Failed(error))
+                if error.kind() == std::io::ErrorKind::UnexpectedEof =>
+            {
+                // A port scan or a load balancer's check: nothing was said.
+            }
+            Err(error) => self.refuse(&info, &error),
+        }
+    }
+}
+
+fn take_addresses(info: &mut ClientInfo, header: &proxy_protocol::Header) {
+    if let Some(addresses) = header.addresses {
+        let ip = addresses.source.ip().to_canonical();
+        info.peer = SocketAddr::new(ip, addresses.source.port());
+        info.address = ip;
+        info.local = addresses.destination;
+    }
+}
+
+/// Carries an encrypted connection to an endpoint as it is.
+async fn pass_through(
+    proxy: &HttpProxy,
+    backend: &BackendId,
+    server_name: &str,
+    mut client: Rewind<TcpStream>,
+    info: ClientInfo,
+) -> Result<(), crate::ProxyError> {
+    let unknown = crate::ErrorKind::NoEndpoint;
+    let upstream = proxy.upstreams().get(backend).ok_or(unknown)?;
+    let timeouts = Timeouts::default();
+    let mut head = RequestHead::new();
+    head.client = info;
+    head.set_authority(server_name);
+    let mut tried = Vec::new();
+    let connection = loop {
+        let pick = Pick { key: 0, sticky: None, tried: &tried };
+        let peer = upstream.balancer.select_backend(&pick).ok_or(unknown)?;
+        match upstream.connect_raw(&peer, timeouts.connect, &head).await {
+            Ok(connection) => break connection,
+            Err(error) if tried.len() >= 2 => return Err(error),
+            Err(_) => tried.push(peer),
+        }
+    };
+    let Some(mut endpoint) = upstream::connect::Counted::new(connection) else { return Ok(()) };
+    let idle = std::time::Duration::from_hours(1);
+    let ended =
+        h1::tunnel::run(&mut client, &mut endpoint, h1::buffer::Buffer::default(), idle).await;
+    tracing::trace!(?ended, "a connection that was passed through is over");
+    Ok(())
+}

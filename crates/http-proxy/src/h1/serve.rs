@@ -1,0 +1,582 @@
+//! A client's connection, request after request.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{Method, StatusCode, Version};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::buffer::{Buffer, poll_write_from};
+use super::parse::{self, BodyLength, RequestFraming};
+use super::relay::{Bounds, Client, End, Exchange, Relay, Respond};
+use super::streamed::{self, Pump};
+use super::timer::{Timer, after};
+use super::tunnel;
+use super::write::{self, ResponseForm};
+use crate::balance::peer::Flight;
+use crate::clock;
+use crate::error::{ErrorKind, ProxyError, Side};
+use crate::head::{ClientInfo, RequestHead, ResponseHead, Scheme};
+use crate::proxy::attempts::Attempts;
+use crate::proxy::forward::is_gateway_error;
+use crate::proxy::{Decision, Forwarding, HttpProxy, Outcome};
+use crate::reply::Reply;
+use crate::table::RetryOn;
+use crate::upstream::connect::Io;
+
+/// How much a client that was refused may still send before it is cut off: closing while bytes
+/// arrive would take our answer away from it.
+const LINGER_BYTES_MAX: usize = 256 << 10;
+const LINGER: Duration = Duration::from_secs(2);
+
+/// How many exchanges a thread keeps, and how large their output may be.
+const SPARES_MAX: usize = 256;
+const SPARE_BYTES_MAX: usize = 64 << 10;
+
+thread_local! {
+    // Boxed, because they move between connections and the list.
+    #[allow(clippy::vec_box)]
+    static SPARES: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
+}
+
+fn take_exchange(client: &ClientInfo, scheme: Scheme) -> Box<Exchange> {
+    let mut exchange = SPARES.with_borrow_mut(Vec::pop).unwrap_or_default();
+    exchange.request.client.clone_from(client);
+    exchange.request.scheme = scheme;
+    exchange
+}
+
+fn give_back(mut exchange: Box<Exchange>) {
+    let large = exchange.to_client.capacity()
+        + exchange.to_upstream.capacity()
+        + exchange.request.headers.byte_count();
+    if large > SPARE_BYTES_MAX {
+        return;
+    }
+    exchange.request.client.tls = None;
+    let _ = SPARES.try_with(|spares| {
+        let mut spares = spares.borrow_mut();
+        if spares.len() < SPARES_MAX {
+            spares.push(exchange);
+        }
+    });
+}
+
+/// Says when to stop: after the request that runs, or at once if none does.
+pub type Stop = tokio::sync::watch::Receiver<bool>;
+
+/// Serves a connection until either side closes it.
+pub async fn serve<S: Io>(
+    proxy: Arc<HttpProxy>,
+    io: S,
+    info: ClientInfo,
+    scheme: Scheme,
+    stop: Stop,
+) {
+    let timeouts = proxy.settings().timeouts;
+    let now = Instant::now();
+    let client = Client {
+        io,
+        buffer: Buffer::default(),
+        // The first request of a connection is expected as soon as a head.
+        timer: Timer::new(after(now, timeouts.head)),
+    };
+    let mut connection = Connection { proxy, client, info, scheme, stop };
+    while connection.serve_one().await {}
+}
+
+struct Connection<S> {
+    proxy: Arc<HttpProxy>,
+    client: Client<S>,
+    info: ClientInfo,
+    scheme: Scheme,
+    stop: Stop,
+}
+
+/// What waiting for a head came to.
+enum Waited {
+    /// A head is here; this many bytes.
+    Head(usize),
+    /// The connection is over, without anything to say.
+    Over,
+    /// It cannot be served.
+    Refused(ErrorKind),
+}
+
+impl<S: Io> Connection<S> {
+    /// Serves one request; whether another may follow.
+    async fn serve_one(&mut self) -> bool {
+        let length = match self.wait_for_head().await {
+            Waited::Head(length) => length,
+            Waited::Over => return false,
+            Waited::Refused(kind) => {
+                self.refuse(kind, None).await;
+                return false;
+            }
+        };
+        let begun = Instant::now();
+        let mut exchange = take_exchange(&self.info, self.scheme);
+        let limits = &self.proxy.settings().limits;
+        let head = &self.client.buffer.filled()[..length];
+        let stays = match parse::request(head, limits, &mut exchange.request) {
+            Ok(framing) => {
+                self.client.buffer.consume(length);
+                self.handle(&mut exchange, framing, begun).await
+            }
+            Err(kind) => {
+                self.refuse(kind, None).await;
+                self.observe_error(&exchange.request, kind, begun);
+                false
+            }
+        };
+        give_back(exchange);
+        if stays {
+            self.client.buffer.release();
+            let keep_alive = self.proxy.settings().timeouts.keep_alive;
+            self.client.timer.set(after(Instant::now(), keep_alive));
+        }
+        stays
+    }
+
+    /// Reads until a head is there.
+    async fn wait_for_head(&mut self) -> Waited {
+        let limits = self.proxy.settings().limits;
+        let head_time = self.proxy.settings().timeouts.head;
+        let mut searched = 0;
+        let mut first = true;
+        loop {
+            let bytes = self.client.buffer.filled();
+            if !bytes.is_empty() {
+                match parse::head_end(bytes, &mut searched) {
+                    Ok(Some(length)) if length <= limits.head_bytes_max => {
+                        return Waited::Head(length);
+                    }
+                    Ok(None) if bytes.len() <= limits.head_bytes_max => {}
+                    Ok(_) => return Waited::Refused(parse::too_large(bytes)),
+                    Err(kind) => return Waited::Refused(kind),
+                }
+                if first {
+                    // From now on the whole head has to come, however slowly it drips.
+                    self.client.timer.set(after(Instant::now(), head_time));
+                    first = false;
+                }
+            } else if *self.stop.borrow() {
+                return Waited::Over;
+            }
+            let idle = bytes.is_empty();
+            match self.fill(limits.head_bytes_max, idle).await {
+                Ok(Some(count)) if count > 0 => {}
+                Ok(None) if !idle => return Waited::Refused(ErrorKind::RequestTimeout),
+                Ok(_) | Err(_) => return Waited::Over,
+            }
+        }
+    }
+
+    /// Reads more; `None` if the deadline passed, or if the proxy stops and nothing was read yet.
+    async fn fill(&mut self, room: usize, idle: bool) -> io::Result<Option<usize>> {
+        let Client { io, buffer, timer } = &mut self.client;
+        let mut stopped = std::pin::pin!(async {
+            if self.stop.wait_for(|stop| *stop).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        });
+        let mut watches = false;
+        std::future::poll_fn(|cx| {
+            use std::task::Poll;
+            if let Poll::Ready(outcome) = buffer.poll_fill(cx, io, room) {
+                return Poll::Ready(outcome.map(Some));
+            }
+            if timer.poll_expired(cx) {
+                return Poll::Ready(Ok(None));
+            }
+            // Only idle connections end when the proxy stops.
+            if idle || watches {
+                watches = true;
+                if stopped.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Ok(None));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Acts on a request; whether another may follow.
+    async fn handle(
+        &mut self,
+        exchange: &mut Exchange,
+        framing: RequestFraming,
+        begun: Instant,
+    ) -> bool {
+        if framing.upgrade && !self.client.buffer.is_empty() {
+            // Nobody may speak the new protocol before the endpoint agreed to it.
+            self.refuse(ErrorKind::BadRequest("bytes after an upgrade"), Some(&exchange.request))
+                .await;
+            return false;
+        }
+        if framing.names_fields {
+            parse::remove_named(&mut exchange.request.headers);
+        }
+        let length = match framing.body {
+            BodyLength::Fixed(length) => Some(length),
+            _ => None,
+        };
+        let mut decision = self.proxy.decide(&mut exchange.request, length);
+        if let Decision::Ask(asking) = decision {
+            decision = Box::pin(self.proxy.ask(asking, &mut exchange.request, length)).await;
+        }
+        match decision {
+            // Asking decides.
+            Decision::Ask(_) => false,
+            Decision::Forward(forwarding) if forwarding.needs_streams() && !framing.upgrade => {
+                Box::pin(self.forward_streamed(exchange, framing, &forwarding, begun)).await
+            }
+            Decision::Forward(forwarding) => {
+                self.forward(exchange, framing, &forwarding, begun).await
+            }
+            Decision::Reply(reply) => {
+                let stays = self.reply(&exchange.request, framing, reply.clone()).await;
+                let outcome = Outcome { status: reply.head.status, ..Outcome::new(begun) };
+                self.proxy.observe(&exchange.request, &outcome);
+                stays
+            }
+            Decision::Refuse(kind) => {
+                let reply = Reply::error(kind, Some(&exchange.request));
+                let stays = self.reply(&exchange.request, framing, reply).await;
+                self.observe_error(&exchange.request, kind, begun);
+                stays
+            }
+        }
+    }
+
+    fn observe_error(&self, request: &RequestHead, kind: ErrorKind, begun: Instant) {
+        let outcome = Outcome { status: kind.status(), error: Some(kind), ..Outcome::new(begun) };
+        self.proxy.observe(request, &outcome);
+    }
+
+    /// Answers with an error and closes.
+    async fn refuse(&mut self, kind: ErrorKind, request: Option<&RequestHead>) {
+        let reply = Reply::error(kind, request);
+        let head_only = request.is_some_and(|request| request.method == Method::HEAD);
+        if self.send(reply, head_only, false, false).await.is_ok() {
+            self.linger().await;
+        }
+    }
+
+    /// Answers by ourselves; whether another request may follow. A body that the client has not sent
+    /// yet is not waited for.
+    async fn reply(
+        &mut self,
+        request: &RequestHead,
+        framing: RequestFraming,
+        reply: Reply,
+    ) -> bool {
+        let old = request.version == Version::HTTP_10;
+        let stays = framing.keep_alive && !reply.close && framing.body == BodyLength::None;
+        let head_only = request.method == Method::HEAD;
+        let sent = self.send(reply, head_only, stays, old).await;
+        if sent.is_ok() && !stays {
+            self.linger().await;
+        }
+        sent.is_ok() && stays
+    }
+
+    async fn send(
+        &mut self,
+        mut reply: Reply,
+        head_only: bool,
+        keep_alive: bool,
+        old: bool,
+    ) -> io::Result<()> {
+        let status = reply.head.status;
+        if status != StatusCode::NO_CONTENT && status != StatusCode::NOT_MODIFIED {
+            let mut length = Vec::new();
+            write::decimal(&mut length, reply.body.len() as u64);
+            reply.head.headers.set("content-length", length);
+        }
+        let mut out = Vec::with_capacity(512 + reply.body.len());
+        let form = ResponseForm { chunked: false, keep_alive, old_client: old };
+        write::response(&mut out, &reply.head, form);
+        if !head_only {
+            out.extend_from_slice(&reply.body);
+        }
+        let idle = after(Instant::now(), self.proxy.settings().timeouts.head);
+        let Client { io, timer, .. } = &mut self.client;
+        timer.set(idle);
+        let mut at = 0;
+        std::future::poll_fn(|cx| {
+            use std::task::Poll;
+            match poll_write_from(cx, io, &out, &mut at) {
+                Poll::Pending if timer.poll_expired(cx) => {
+                    Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+                }
+                other => other,
+            }
+        })
+        .await?;
+        io.flush().await
+    }
+
+    /// Closes our direction and reads on for a moment, so that the answer is not lost.
+    async fn linger(&mut self) {
+        let io = &mut self.client.io;
+        let read = async {
+            if io.shutdown().await.is_err() {
+                return;
+            }
+            let mut left = LINGER_BYTES_MAX;
+            let mut waste = [0; 4096];
+            while let Ok(count) = io.read(&mut waste).await {
+                if count == 0 || count > left {
+                    return;
+                }
+                left -= count;
+            }
+        };
+        let _ = tokio::time::timeout(LINGER, read).await;
+    }
+
+    /// Brings a request to an endpoint and the response back, in as many tries as it may take.
+    async fn forward(
+        &mut self,
+        exchange: &mut Exchange,
+        framing: RequestFraming,
+        forwarding: &Forwarding,
+        begun: Instant,
+    ) -> bool {
+        let policy = forwarding.route.route.policy.clone();
+        let overall = policy.timeouts.request.map(|time| after(begun, time));
+        forwarding.upstream.budget.deposit();
+        let mut state = Attempts::new(forwarding, begun);
+        let outcome = loop {
+            let mark = self.client.buffer.mark();
+            let tried = self.attempt(exchange, framing, forwarding, overall, &mut state).await;
+            match tried {
+                Attempt::Done { stays } => break Ok(stays),
+                Attempt::Failed { error, repeatable } => {
+                    if !(repeatable && state.may_try_again(&exchange.request.method, &error)) {
+                        break Err((error, state.response_begun));
+                    }
+                    self.client.buffer.rewind(mark);
+                }
+            }
+        };
+        let outcome = match outcome {
+            Ok(stays) => {
+                state.observe(&self.proxy, &exchange.request, exchange.response.status, None);
+                return stays && !*self.stop.borrow();
+            }
+            Err((error, begun)) => {
+                tracing::debug!(%error, source = ?error.source, "a request failed");
+                state.observe(&self.proxy, &exchange.request, error.status(), Some(error.kind));
+                (error, begun)
+            }
+        };
+        let (error, response_begun) = outcome;
+        if response_begun || error.kind == ErrorKind::ClientGone {
+            return false;
+        }
+        let reply = Reply::error(error.kind, Some(&exchange.request));
+        if error.side() == Side::Client {
+            self.refuse(error.kind, Some(&exchange.request)).await;
+            return false;
+        }
+        self.reply(&exchange.request, framing, reply).await
+    }
+
+    /// As [`forward`](Self::forward), with bodies as streams.
+    async fn forward_streamed(
+        &mut self,
+        exchange: &mut Exchange,
+        framing: RequestFraming,
+        forwarding: &Forwarding,
+        begun: Instant,
+    ) -> bool {
+        let policy = &forwarding.route.route.policy;
+        let mut attempts = Attempts::new(forwarding, begun);
+        let (mut pump, body) = Pump::new(framing, policy.body_bytes_max);
+        let request = &exchange.request;
+        let answer = self.proxy.forward(request, body, &mut attempts);
+        let answer = streamed::with_body(&mut self.client, &mut pump, answer).await;
+        let error = match answer {
+            Ok(response) => {
+                let status = response.0.status;
+                let sending = streamed::send(
+                    &mut self.client,
+                    &mut pump,
+                    request,
+                    framing,
+                    response,
+                    &policy.timeouts,
+                );
+                let sent = sending.await;
+                attempts.body_bytes = sent.as_ref().map_or(0, |sent| sent.body_bytes);
+                let error = sent.as_ref().err().map(|error| error.kind);
+                attempts.observe(&self.proxy, request, status, error);
+                let stays = sent.is_ok_and(|sent| sent.stays && pump.whole);
+                return stays && !*self.stop.borrow();
+            }
+            Err(error) => error,
+        };
+        // The client's own fault is the better reason.
+        let kind = pump.fault.unwrap_or(error.kind);
+        attempts.observe(&self.proxy, request, kind.status(), Some(kind));
+        if kind == ErrorKind::ClientGone {
+            return false;
+        }
+        if kind.side() == Side::Client || !pump.whole {
+            self.refuse(kind, Some(request)).await;
+            return false;
+        }
+        let reply = Reply::error(kind, Some(request));
+        self.reply(request, RequestFraming { body: BodyLength::None, ..framing }, reply).await
+    }
+
+    /// One try.
+    async fn attempt(
+        &mut self,
+        exchange: &mut Exchange,
+        framing: RequestFraming,
+        forwarding: &Forwarding,
+        overall: Option<Instant>,
+        state: &mut Attempts<'_>,
+    ) -> Attempt {
+        let upstream = &forwarding.upstream;
+        let Some(peer) = state.select() else {
+            return Attempt::failed(ErrorKind::NoEndpoint.into());
+        };
+        let policy = &forwarding.route.route.policy;
+        let flight = Flight::begin(peer.clone(), clock::nanos(Instant::now()));
+        let connection = if let Some(connection) = upstream.reuse(&peer) {
+            Ok(connection)
+        } else {
+            let within = policy.timeouts.connect;
+            Box::pin(upstream.connect_for(&peer, within, &exchange.request)).await
+        };
+        let mut connection = match connection {
+            Ok(connection) => connection,
+            Err(error) => {
+                state.report(&peer, true);
+                return Attempt::Failed { error, repeatable: true };
+            }
+        };
+        let Ok(stream) = connection.stream() else {
+            return Attempt::failed(ErrorKind::Internal("a connection without a stream").into());
+        };
+        exchange.to_upstream.clear();
+        write::request(
+            &mut exchange.to_upstream,
+            &exchange.request,
+            policy,
+            framing.upgrade,
+            framing.body,
+        );
+        let mut respond = Responding {
+            forwarding,
+            flight: &flight,
+            retry_on: state.retry_statuses(),
+            answered: None,
+        };
+        let mut relay = Relay::new(
+            &mut self.client,
+            stream,
+            exchange,
+            &mut respond,
+            framing,
+            Bounds { timeouts: &policy.timeouts, overall, body_bytes_max: policy.body_bytes_max },
+        );
+        let end = relay.run().await;
+        let repeatable = relay.can_repeat();
+        let body_bytes = relay.body_bytes;
+        let begun = relay.begun;
+        let rest = std::mem::take(&mut relay.from_upstream);
+        drop(relay);
+        state.answered = respond.answered;
+        state.body_bytes = body_bytes;
+        state.response_begun = begun;
+        match end {
+            Ok(End::Done { client_stays, upstream_stays }) => {
+                state.report(&peer, is_gateway_error(&exchange.response));
+                if upstream_stays {
+                    connection.keep(&peer, Instant::now());
+                }
+                Attempt::Done { stays: client_stays }
+            }
+            Ok(End::Upgraded) => {
+                state.report(&peer, false);
+                let idle = policy.timeouts.idle;
+                let head = std::mem::take(&mut exchange.to_client);
+                Box::pin(upgrade(&mut self.client.io, stream, &head, rest, idle)).await;
+                Attempt::Done { stays: false }
+            }
+            Ok(End::Refused { upstream_stays }) => {
+                state.report(&peer, true);
+                if upstream_stays {
+                    connection.keep(&peer, Instant::now());
+                }
+                let error = ProxyError::idempotent(ErrorKind::BadResponse(
+                    "refused by the route's retry policy",
+                ));
+                Attempt::Failed { error, repeatable }
+            }
+            Err(error) => {
+                state.failed(&peer, &error, connection.reused);
+                Attempt::Failed { error, repeatable }
+            }
+        }
+    }
+}
+
+async fn upgrade<A: Io, B>(
+    client: &mut A,
+    upstream: &mut B,
+    head: &[u8],
+    rest: Buffer,
+    idle: Duration,
+) where
+    B: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    let sent = async {
+        client.write_all(head).await?;
+        client.flush().await
+    };
+    if let Ok(Ok(())) = tokio::time::timeout(idle, sent).await {
+        let ended = tunnel::run(client, upstream, rest, idle).await;
+        tracing::trace!(?ended, "an upgraded connection is over");
+    }
+}
+
+/// How one try went.
+enum Attempt {
+    Done { stays: bool },
+    Failed { error: ProxyError, repeatable: bool },
+}
+
+impl Attempt {
+    fn failed(error: ProxyError) -> Self {
+        Self::Failed { error, repeatable: false }
+    }
+}
+
+/// Decides about the head of a response.
+struct Responding<'a> {
+    forwarding: &'a Forwarding,
+    flight: &'a Flight,
+    retry_on: Option<RetryOn>,
+    answered: Option<Instant>,
+}
+
+impl Respond for Responding<'_> {
+    fn refuses(&mut self, response: &ResponseHead) -> bool {
+        let now = Instant::now();
+        self.answered = Some(now);
+        self.flight.answered(clock::nanos(now));
+        self.retry_on.is_some_and(|on| on.status(response.status.as_u16()))
+    }
+
+    fn edit(&mut self, request: &RequestHead, response: &mut ResponseHead) {
+        self.forwarding.edit_response(request, response, self.flight.peer());
+    }
+}

@@ -1,0 +1,1 @@
+//! Heads, bodies and whole connections.

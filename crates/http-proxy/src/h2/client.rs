@@ -1,0 +1,410 @@
+//! HTTP/2 to endpoints: a few connections, each shared by many requests.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{Reason, RecvStream, SendStream};
+use http::Method;
+use http_body::{Body as _, Frame};
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+
+use super::convert::{self, trailers_of};
+use crate::balance::Peer;
+use crate::balance::peer::Flight;
+use crate::body::{self, Body};
+use crate::clock;
+use crate::error::{ErrorKind, ProxyError};
+use crate::h1::timer::{Timer, after};
+use crate::head::{RequestHead, ResponseHead};
+use crate::table::Policy;
+use crate::upstream::Upstream;
+
+/// How many requests share a connection before another is made.
+const STREAMS_MAX: u32 = 100;
+/// How many connections one endpoint gets.
+const CONNECTIONS_MAX: usize = 64;
+/// How much an endpoint may send ahead, per request and per connection.
+const WINDOW_BYTES: u32 = 256 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// How large the head of a response may be.
+const HEAD_BYTES_MAX: u32 = 64 << 10;
+/// How long a connection without requests is kept.
+const IDLE_MAX: Duration = Duration::from_secs(50);
+
+/// One connection.
+#[derive(Debug)]
+struct Shared {
+    send: SendRequest<Bytes>,
+    active: AtomicU32,
+    closed: AtomicBool,
+    tls: bool,
+}
+
+/// A place on a connection.
+#[derive(Debug)]
+pub(crate) struct Place {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.active.fetch_sub(1, Relaxed);
+    }
+}
+
+/// The connections to one endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct H2Pool {
+    connections: Mutex<Vec<Arc<Shared>>>,
+    /// Held while a connection is made, so that many requests at once make few.
+    making: tokio::sync::Mutex<()>,
+}
+
+impl H2Pool {
+    /// A place on a connection that has room, or on a new one.
+    pub(crate) async fn connect(
+        &self,
+        upstream: &Arc<Upstream>,
+        peer: &Arc<Peer>,
+        within: Duration,
+        request: &RequestHead,
+    ) -> Result<Place, ProxyError> {
+        if let Some(place) = self.place(STREAMS_MAX) {
+            return Ok(place);
+        }
+        let made = tokio::time::timeout(within, async {
+            let _one = self.making.lock().await;
+            if let Some(place) = self.place(STREAMS_MAX) {
+                return Ok(place);
+            }
+            if self.connections.lock().len() >= CONNECTIONS_MAX {
+                // The endpoint's own bound on streams makes them wait.
+                let place = self.place(STREAMS_MAX * 8);
+                return place.ok_or_else(|| ProxyError::unsent(ErrorKind::Overloaded));
+            }
+            self.open(upstream, peer, request).await
+        });
+        made.await.unwrap_or_else(|_| Err(ProxyError::unsent(ErrorKind::ConnectTimeout)))
+    }
+
+    fn place(&self, streams_max: u32) -> Option<Place> {
+        let mut connections = self.connections.lock();
+        connections.retain(|shared| !shared.closed.load(Relaxed));
+        let free = connections.iter().min_by_key(|shared| shared.active.load(Relaxed))?;
+        if free.active.load(Relaxed) >= streams_max {
+            return None;
+        }
+        free.active.fetch_add(1, Relaxed);
+        Some(Place { shared: Arc::clone(free) })
+    }
+
+    async fn open(
+        &self,
+        upstream: &Arc<Upstream>,
+        peer: &Arc<Peer>,
+        request: &RequestHead,
+    ) -> Result<Place, ProxyError> {
+        let mut connection = upstream.open_multiplexed(peer, request).await?;
+        let tls = connection.is_tls();
+        let stream = connection.take_stream().ok_or(ErrorKind::Internal("no stream"))?;
+        let failed = |error: h2::Error| {
+            ProxyError::unsent(ErrorKind::Connect).because(std::io::Error::other(error))
+        };
+        let (send, driver) = h2::client::Builder::new()
+            .enable_push(false)
+            .initial_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_header_list_size(HEAD_BYTES_MAX)
+            .max_send_buffer_size(WINDOW_BYTES as usize)
+            .handshake::<_, Bytes>(stream)
+            .await
+            .map_err(failed)?;
+        let shared = Arc::new(Shared {
+            send,
+            active: AtomicU32::new(1),
+            closed: AtomicBool::new(false),
+            tls,
+        });
+        self.connections.lock().push(Arc::clone(&shared));
+        let (watched, peer) = (Arc::downgrade(&shared), Arc::downgrade(peer));
+        tokio::spawn(async move {
+            let mut driver = std::pin::pin!(driver);
+            let mut idle = tokio::time::interval(IDLE_MAX / 2);
+            let mut was_idle = false;
+            loop {
+                tokio::select! {
+                    ended = &mut driver => {
+                        tracing::trace!(?ended, "a connection to an endpoint is over");
+                        break;
+                    }
+                    _ = idle.tick() => {
+                        let Some(shared) = watched.upgrade() else { continue };
+                        let none = shared.active.load(Relaxed) == 0;
+                        let gone = peer.upgrade().is_none_or(|peer| peer.is_removed());
+                        if none && (was_idle || gone) {
+                            shared.closed.store(true, Relaxed);
+                            if let Some(peer) = peer.upgrade() {
+                                drop(peer.h2.place(0));
+                            }
+                        }
+                        was_idle = none;
+                    }
+                }
+            }
+            if let Some(shared) = watched.upgrade() {
+                shared.closed.store(true, Relaxed);
+            }
+            // Its place among the backend's connections is free now.
+            drop(connection);
+        });
+        Ok(Place { shared })
+    }
+}
+
+/// A request on its way, and its response.
+pub(crate) struct H2Exchange {
+    place: Place,
+    flight: Flight,
+    request: Option<http::Request<()>>,
+    bad: Option<ErrorKind>,
+    response: Option<ResponseFuture>,
+    send: Option<SendStream<Bytes>>,
+    pending: Bytes,
+    receive: Option<RecvStream>,
+    body: Option<Body>,
+    body_left: u64,
+    method: Method,
+    ended: bool,
+    timer: Timer,
+    idle: Duration,
+    response_header: Duration,
+    overall: Option<Instant>,
+    /// Whether anything of the body was taken.
+    pub(crate) body_taken: bool,
+}
+
+impl H2Exchange {
+    /// Begins a request.
+    pub(crate) fn new(
+        place: Place,
+        flight: Flight,
+        head: &RequestHead,
+        policy: &Policy,
+        body: Body,
+        overall: Option<Instant>,
+    ) -> Self {
+        let made = convert::request(head, policy, place.shared.tls);
+        let bad = made.as_ref().err().copied();
+        Self {
+            place,
+            flight,
+            request: made.ok(),
+            bad,
+            response: None,
+            send: None,
+            pending: Bytes::new(),
+            receive: None,
+            body: Some(body),
+            body_left: policy.body_bytes_max.unwrap_or(u64::MAX),
+            method: head.method.clone(),
+            ended: false,
+            timer: Timer::new(Instant::now()),
+            idle: policy.timeouts.idle,
+            response_header: policy.timeouts.response_header,
+            overall,
+            body_taken: false,
+        }
+    }
+
+    fn set_timer(&mut self, within: Duration) {
+        let at = after(Instant::now(), within);
+        self.timer.set(self.overall.map_or(at, |overall| overall.min(at)));
+    }
+
+    /// Takes the body back, if nothing of it was taken.
+    pub(crate) fn take_body(&mut self) -> Option<Body> {
+        if self.body_taken { None } else { Some(self.body.take().unwrap_or_else(body::empty)) }
+    }
+
+    /// The response's head.
+    pub(crate) async fn head(&mut self, head: &mut ResponseHead) -> Result<(), ProxyError> {
+        let Some(request) = self.request.take() else {
+            return Err(self.bad.unwrap_or(ErrorKind::Internal("asked twice")).into());
+        };
+        let mut send = self.place.shared.send.clone();
+        self.set_timer(self.response_header);
+        std::future::poll_fn(|cx| match send.poll_ready(cx) {
+            Poll::Pending if self.timer.poll_expired(cx) => {
+                Poll::Ready(Err(ProxyError::unsent(ErrorKind::ConnectTimeout)))
+            }
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(ready) => Poll::Ready(ready.map_err(|error| {
+                self.place.shared.closed.store(true, Relaxed);
+                ProxyError::unsent(ErrorKind::UpstreamClosed).because(std::io::Error::other(error))
+            })),
+        })
+        .await?;
+        let empty = self.body.as_ref().is_none_or(http_body::Body::is_end_stream);
+        let sent = send.send_request(request, empty);
+        let (response, stream) = sent.map_err(|error| {
+            ProxyError::unsent(ErrorKind::UpstreamClosed).because(std::io::Error::other(error))
+        })?;
+        self.response = Some(response);
+        self.send = (!empty).then_some(stream);
+        let response = std::future::poll_fn(|cx| {
+            if let Poll::Ready(Err(error)) = self.poll_send(cx) {
+                return Poll::Ready(Err(error));
+            }
+            let Some(response) = &mut self.response else { return Poll::Pending };
+            match Pin::new(response).poll(cx) {
+                Poll::Pending if self.timer.poll_expired(cx) => {
+                    // Perhaps the whole connection is dead: others shall not wait on it.
+                    self.place.shared.closed.store(true, Relaxed);
+                    Poll::Ready(Err(ProxyError::idempotent(ErrorKind::UpstreamTimeout)))
+                }
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(response) => Poll::Ready(response.map_err(|error| self.failed(error))),
+            }
+        })
+        .await?;
+        let (parts, receive) = response.into_parts();
+        head.status = parts.status;
+        head.headers.clear();
+        head.headers.extend_from_map(&parts.headers);
+        self.ended = receive.is_end_stream() || self.method == Method::HEAD;
+        self.receive = Some(receive);
+        self.flight.answered(clock::nanos(Instant::now()));
+        self.set_timer(self.idle);
+        Ok(())
+    }
+
+    fn failed(&self, error: h2::Error) -> ProxyError {
+        let refused = error.reason() == Some(Reason::REFUSED_STREAM) && error.is_remote();
+        if error.is_go_away() || error.is_io() {
+            self.place.shared.closed.store(true, Relaxed);
+        }
+        let failed = if refused {
+            ProxyError::unsent(ErrorKind::UpstreamClosed)
+        } else {
+            ProxyError::idempotent(ErrorKind::UpstreamClosed)
+        };
+        failed.because(std::io::Error::other(error))
+    }
+
+    /// Sends what there is of the body, as the windows allow.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ProxyError>> {
+        loop {
+            let Some(send) = &mut self.send else { return Poll::Ready(Ok(())) };
+            if !self.pending.is_empty() {
+                send.reserve_capacity(self.pending.len());
+                let room = ready!(send.poll_capacity(cx));
+                if let Some(Ok(count)) = room {
+                    let piece = self.pending.split_to(count.min(self.pending.len()));
+                    if send.send_data(piece, false).is_ok() {
+                        continue;
+                    }
+                }
+                // The endpoint wants no more; its answer may still come.
+                self.send = None;
+                continue;
+            }
+            let Some(body) = &mut self.body else {
+                let _ = send.send_data(Bytes::new(), true);
+                self.send = None;
+                continue;
+            };
+            let frame = ready!(Pin::new(body).poll_frame(cx));
+            self.body_taken = true;
+            let Some(frame) = frame.transpose()? else {
+                self.body = None;
+                continue;
+            };
+            match frame.into_data() {
+                Ok(data) => {
+                    let Some(left) = self.body_left.checked_sub(data.len() as u64) else {
+                        send.send_reset(Reason::CANCEL);
+                        return Poll::Ready(Err(ErrorKind::BodyTooLarge.into()));
+                    };
+                    self.body_left = left;
+                    self.pending = data;
+                }
+                Err(frame) => {
+                    if let Ok(trailers) = frame.into_trailers() {
+                        let _ = send.send_trailers(trailers_of(&trailers).to_map());
+                        self.send = None;
+                    }
+                    self.body = None;
+                }
+            }
+        }
+    }
+
+    /// The next part of the response's body; its trailers come last.
+    fn poll_next_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ProxyError>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(Err(error)) = self.poll_send(cx) {
+            self.ended = true;
+            return Poll::Ready(Some(Err(error)));
+        }
+        let Some(receive) = &mut self.receive else { return Poll::Ready(None) };
+        let cut = || Some(Err(ErrorKind::ResponseCut.into()));
+        match receive.poll_data(cx) {
+            Poll::Ready(Some(Ok(data))) => {
+                // Taken is passed on before more is asked for.
+                let _ = receive.flow_control().release_capacity(data.len());
+                self.set_timer(self.idle);
+                Poll::Ready(Some(Ok(Frame::data(data))))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                self.ended = true;
+                // An endpoint that needs no more of the request says so by NO_ERROR after its answer.
+                let calm = error.reason() == Some(Reason::NO_ERROR) && error.is_reset();
+                Poll::Ready(if calm { None } else { cut() })
+            }
+            Poll::Ready(None) => {
+                let trailers = ready!(receive.poll_trailers(cx));
+                self.ended = true;
+                let Ok(trailers) = trailers else { return Poll::Ready(cut()) };
+                let trailers = trailers.map(|map| trailers_of(&map).to_map());
+                Poll::Ready(trailers.map(|map| Ok(Frame::trailers(map))))
+            }
+            Poll::Pending if self.timer.poll_expired(cx) => {
+                self.ended = true;
+                Poll::Ready(Some(Err(ErrorKind::UpstreamTimeout.into())))
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// The response's body.
+    pub(crate) fn into_body(self) -> Body {
+        if self.ended && self.send.is_none() { body::empty() } else { self.boxed_unsync() }
+    }
+}
+
+impl http_body::Body for H2Exchange {
+    type Data = Bytes;
+    type Error = ProxyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ProxyError>>> {
+        self.get_mut().poll_next_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended || self.receive.as_ref().is_some_and(RecvStream::is_end_stream)
+    }
+}

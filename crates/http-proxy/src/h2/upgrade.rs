@@ -1,0 +1,121 @@
+//! An upgrade to an HTTP/1.1 endpoint on behalf of a client that asked by extended CONNECT.
+
+use std::time::Instant;
+
+use bytes::{Buf, BytesMut};
+use http::StatusCode;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::error::{ErrorKind, ProxyError};
+use crate::h1::parse::{self, BodyLength};
+use crate::h1::write;
+use crate::head::{Known, RequestHead, ResponseHead};
+use crate::proxy::attempts::Attempts;
+use crate::table::UpstreamProtocol;
+use crate::tls::Rewind;
+use crate::upstream::Connection;
+use crate::upstream::connect::Counted;
+
+/// How large the head of the answer may be.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// What came of asking.
+pub(super) struct Opened {
+    pub(super) head: ResponseHead,
+    /// The connection, if the endpoint agreed.
+    pub(super) stream: Option<Rewind<Counted>>,
+}
+
+/// Asks an endpoint; one that cannot be reached is passed over as often as the route allows.
+pub(super) async fn open(
+    request: &RequestHead,
+    attempts: &mut Attempts<'_>,
+) -> Result<Opened, ProxyError> {
+    loop {
+        match try_once(request, attempts).await {
+            Ok(opened) => return Ok(opened),
+            Err(error) if attempts.may_try_again(&request.method, &error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn try_once(
+    request: &RequestHead,
+    attempts: &mut Attempts<'_>,
+) -> Result<Opened, ProxyError> {
+    let forwarding = attempts.forwarding;
+    let policy = &forwarding.route.route.policy;
+    let upstream = &forwarding.upstream;
+    if matches!(upstream.settings().protocol, UpstreamProtocol::H2c | UpstreamProtocol::HttpsH2(_))
+    {
+        return Err(ErrorKind::NotImplemented.into());
+    }
+    let peer = attempts.select().ok_or(ErrorKind::NoEndpoint)?;
+    let connected = upstream.connect_for(&peer, policy.timeouts.connect, request).await;
+    let mut connection = match connected {
+        Ok(connection) => connection,
+        Err(error) => {
+            attempts.report(&peer, true);
+            return Err(error);
+        }
+    };
+    let reused = connection.reused;
+    let asked = tokio::time::timeout(
+        policy.timeouts.response_header,
+        ask(request, attempts, &mut connection),
+    );
+    let asked = asked.await.unwrap_or_else(|_| Err(ErrorKind::UpstreamTimeout.into()));
+    match asked {
+        Ok((head, rest)) => {
+            attempts.report(&peer, false);
+            attempts.answered = Some(Instant::now());
+            let agreed = head.status == StatusCode::SWITCHING_PROTOCOLS;
+            let stream = agreed.then(|| Counted::new(connection)).flatten();
+            let stream = stream.map(|stream| Rewind::with(rest.freeze(), stream));
+            Ok(Opened { head, stream })
+        }
+        Err(error) => {
+            attempts.failed(&peer, &error, reused);
+            Err(error)
+        }
+    }
+}
+
+async fn ask(
+    request: &RequestHead,
+    attempts: &Attempts<'_>,
+    connection: &mut Connection,
+) -> Result<(ResponseHead, BytesMut), ProxyError> {
+    let closed = |error| ProxyError::idempotent(ErrorKind::UpstreamClosed).because(error);
+    let policy = &attempts.forwarding.route.route.policy;
+    let mut out = Vec::with_capacity(1024);
+    write::request(&mut out, request, policy, true, BodyLength::None);
+    let stream = connection.stream().map_err(closed)?;
+    stream.write_all(&out).await.map_err(closed)?;
+    stream.flush().await.map_err(closed)?;
+    let mut input = BytesMut::with_capacity(1024);
+    let mut head = ResponseHead::default();
+    loop {
+        if let Some((length, framing)) = parse::response(&input, &request.method, &mut head)? {
+            input.advance(length);
+            if framing.names_fields {
+                parse::remove_named(&mut head.headers);
+            }
+            let switching = head.status == StatusCode::SWITCHING_PROTOCOLS;
+            if switching && !head.headers.contains(Known::Upgrade) {
+                return Err(ErrorKind::BadResponse("an upgrade to nothing").into());
+            }
+            if switching || !head.status.is_informational() {
+                return Ok((head, input));
+            }
+            continue;
+        }
+        if input.len() > HEAD_BYTES_MAX {
+            return Err(ErrorKind::BadResponse("its head is too large").into());
+        }
+        if stream.read_buf(&mut input).await.map_err(closed)? == 0 {
+            return Err(ProxyError::idempotent(ErrorKind::UpstreamClosed));
+        }
+    }
+}

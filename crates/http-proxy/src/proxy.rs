@@ -1,0 +1,150 @@
+//! The proxy itself: the table in force, the backends as they run, and what happens to a request.
+//!
+//! Decisions are made here and do not know the wire: [`HttpProxy::decide`] takes a [`RequestHead`] and
+//! says what shall happen. The h1 code acts on it directly; everything else goes by
+//! [`HttpProxy::forward_request`], which speaks heads and bodies.
+
+pub(crate) mod attempts;
+mod cached;
+pub mod decide;
+pub mod forward;
+pub mod observe;
+pub mod settings;
+
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+pub use decide::{Decision, Forwarding};
+pub use observe::{Observer, Outcome};
+pub use settings::ProxySettings;
+
+use crate::cache::Cache;
+use crate::filter::Filters;
+use crate::router::{RouteProblem, Router};
+use crate::table::TableChange;
+use crate::tls::TlsAcceptor;
+use crate::upstream::Upstreams;
+use crate::watch::otlp::Exporter;
+
+/// Serves what its table says.
+#[derive(Debug)]
+pub struct HttpProxy {
+    settings: ProxySettings,
+    router: ArcSwap<Router>,
+    upstreams: Arc<Upstreams>,
+    /// Held while the table is replaced, so that two changes do not lose one.
+    change: Mutex<()>,
+    observer: Option<Arc<dyn Observer>>,
+    filters: Filters,
+    traces: Option<Arc<Exporter>>,
+    tls: Option<Arc<TlsAcceptor>>,
+    cache: OnceLock<Cache>,
+}
+
+impl HttpProxy {
+    /// A proxy without routes.
+    pub fn new(settings: ProxySettings) -> Self {
+        Self {
+            upstreams: Arc::new(Upstreams::new(settings.cookie_secret)),
+            filters: Filters::new(None, settings.https_port),
+            tls: None,
+            traces: None,
+            settings,
+            router: ArcSwap::from_pointee(Router::new()),
+            change: Mutex::new(()),
+            observer: None,
+            cache: OnceLock::new(),
+        }
+    }
+
+    /// With somebody who is told of each request.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// With traces: each request becomes a part of one, and endpoints are told which.
+    #[must_use]
+    pub fn with_traces(mut self, traces: Arc<Exporter>) -> Self {
+        self.traces = Some(traces);
+        self
+    }
+
+    /// With TLS: certificates and what hosts ask of clients follow the table too.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Arc<TlsAcceptor>) -> Self {
+        self.filters = Filters::new(Some(tls.store().clone()), self.settings.https_port);
+        self.tls = Some(tls);
+        self
+    }
+
+    /// How TLS is accepted, if it is.
+    pub fn tls(&self) -> Option<&Arc<TlsAcceptor>> {
+        self.tls.as_ref()
+    }
+
+    /// What filters remember.
+    pub fn filters(&self) -> &Filters {
+        &self.filters
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &ProxySettings {
+        &self.settings
+    }
+
+    /// The routes in force.
+    pub fn router(&self) -> Arc<Router> {
+        self.router.load_full()
+    }
+
+    /// The backends as they run.
+    pub fn upstreams(&self) -> &Arc<Upstreams> {
+        &self.upstreams
+    }
+
+    /// What is kept of responses. It takes memory only from the first request on that may use it.
+    pub fn cache(&self) -> &Cache {
+        self.cache.get_or_init(|| Cache::new(self.settings.cache.clone()))
+    }
+
+    /// Takes a change over. Requests that run keep the table that they began with; the next ones see
+    /// this one. Routes that cannot be served are named, and their last good form stays.
+    pub fn apply(&self, change: &TableChange) -> Vec<RouteProblem> {
+        let _held = self.change.lock();
+        // First the backends: a new route must not meet an empty one.
+        let (added, removed): (Vec<_>, Vec<_>) =
+            change.backends.iter().partition(|(_, backend)| backend.is_some());
+        let only = |backends: Vec<(&_, &Option<_>)>| TableChange {
+            backends: backends
+                .into_iter()
+                .map(|(id, own)| (Clone::clone(id), own.clone()))
+                .collect(),
+            ..TableChange::default()
+        };
+        self.upstreams.apply(&only(added));
+        if let Some(tls) = &self.tls {
+            for problem in tls.apply(change) {
+                tracing::warn!(%problem, "TLS: the last good settings stay");
+            }
+        }
+        let mut problems = Vec::new();
+        if !change.routes.is_empty() {
+            let (next, found) = self.router.load().apply(change, &self.upstreams);
+            self.router.store(Arc::new(next));
+            problems = found;
+        }
+        self.upstreams.apply(&only(removed));
+        problems
+    }
+
+    /// Tells the observer, if there is one.
+    pub fn observe(&self, request: &crate::RequestHead, outcome: &Outcome<'_>) {
+        if let Some(observer) = &self.observer {
+            observer.finished(request, outcome);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The tries of one request: where it was tried, and whether it may be tried again.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::{Method, StatusCode};
+
+use super::{Forwarding, HttpProxy, Outcome};
+use crate::balance::Peer;
+use crate::cache::Fetch;
+use crate::clock;
+use crate::error::{ErrorKind, ProxyError, RetryHint, Side};
+use crate::head::RequestHead;
+use crate::table::RetryOn;
+
+/// What the tries of one request have in common.
+pub(crate) struct Attempts<'a> {
+    pub(crate) forwarding: &'a Forwarding,
+    pub(crate) begun: Instant,
+    pub(crate) tries: u32,
+    tried: Vec<Arc<Peer>>,
+    peer: Option<Arc<Peer>>,
+    stale: u32,
+    pub(crate) answered: Option<Instant>,
+    pub(crate) body_bytes: u64,
+    pub(crate) response_begun: bool,
+    /// What the cache makes of the response.
+    pub(crate) fetch: Option<Box<Fetch>>,
+}
+
+/// How often a kept connection may turn out to be closed before that counts as a try.
+const STALE_MAX: u32 = 8;
+
+impl<'a> Attempts<'a> {
+    pub(crate) fn new(forwarding: &'a Forwarding, begun: Instant) -> Self {
+        Self {
+            forwarding,
+            begun,
+            tries: 0,
+            tried: Vec::new(),
+            peer: None,
+            stale: 0,
+            answered: None,
+            body_bytes: 0,
+            response_begun: false,
+            fetch: None,
+        }
+    }
+
+    /// Chooses an endpoint for the next try.
+    pub(crate) fn select(&mut self) -> Option<Arc<Peer>> {
+        let pick = self.forwarding.pick(&self.tried);
+        let peer = self.forwarding.upstream.balancer.select_backend(&pick)?;
+        self.tries += 1;
+        self.peer = Some(peer.clone());
+        Some(peer)
+    }
+
+    /// A try failed: the endpoint's fault counts against it.
+    pub(crate) fn failed(&mut self, peer: &Peer, error: &ProxyError, reused: bool) {
+        if error.side() != Side::Upstream {
+            return;
+        }
+        // A kept connection that closes just then says nothing about the endpoint.
+        if reused && error.kind == ErrorKind::UpstreamClosed {
+            self.stale_again();
+        } else {
+            self.report(peer, true);
+        }
+    }
+
+    /// The statuses to try again on, as long as there are tries left.
+    pub(crate) fn retry_statuses(&self) -> Option<RetryOn> {
+        let retry = &self.forwarding.route.route.policy.retry;
+        (self.tries < u32::from(retry.tries)).then_some(retry.on)
+    }
+
+    pub(crate) fn report(&self, peer: &Peer, failed: bool) {
+        let upstream = &self.forwarding.upstream;
+        if failed {
+            let now = clock::nanos(Instant::now());
+            upstream.balancer.report(peer, true, &upstream.settings().outlier, now);
+        } else {
+            upstream.balancer.succeeded(peer);
+        }
+    }
+
+    /// A kept connection was closed: the endpoint has not been tried yet.
+    pub(crate) fn stale_again(&mut self) {
+        if self.stale < STALE_MAX {
+            self.stale += 1;
+            self.tries -= 1;
+            self.peer = None;
+        }
+    }
+
+    /// Whether the request may be sent once more after this failure, by safety, policy and budget.
+    pub(crate) fn may_try_again(&mut self, method: &Method, error: &ProxyError) -> bool {
+        let retry = &self.forwarding.route.route.policy.retry;
+        let safe = match error.retry {
+            RetryHint::Never => false,
+            RetryHint::Unsent => true,
+            RetryHint::Idempotent => self.forwarding.may_repeat(method),
+        };
+        let wanted = match error.kind {
+            ErrorKind::ConnectTimeout | ErrorKind::UpstreamTimeout => retry.on.timeout,
+            ErrorKind::Connect | ErrorKind::UpstreamClosed => retry.on.connection,
+            ErrorKind::BadResponse(_) => true,
+            _ => false,
+        };
+        let in_time = retry.within.is_none_or(|within| self.begun.elapsed() < within);
+        if !(safe && wanted && in_time && self.tries < u32::from(retry.tries)) {
+            return false;
+        }
+        let Some(peer) = self.peer.take() else {
+            // Only a stale connection: the same endpoint again, at no cost.
+            return true;
+        };
+        self.tried.push(peer);
+        self.forwarding.upstream.budget.withdraw(clock::nanos(Instant::now()))
+    }
+
+    pub(crate) fn observe(
+        &self,
+        proxy: &HttpProxy,
+        request: &RequestHead,
+        status: StatusCode,
+        error: Option<ErrorKind>,
+    ) {
+        let outcome = Outcome {
+            route: Some(&self.forwarding.route),
+            endpoint: self.peer.as_ref().map(|peer| peer.address()),
+            tries: self.tries,
+            upstream: self.answered.map(|at| at.saturating_duration_since(self.begun)),
+            body_bytes: self.body_bytes,
+            status,
+            error,
+            ..Outcome::new(self.begun)
+        };
+        proxy.observe(request, &outcome);
+    }
+}

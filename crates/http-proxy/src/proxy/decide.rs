@@ -1,0 +1,278 @@
+//! What shall happen to a request.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use http::{Method, StatusCode};
+use ipnet::IpNet;
+
+use super::HttpProxy;
+use crate::balance::Peer;
+use crate::cache::{KeyParts, Keyed};
+use crate::clock;
+use crate::error::ErrorKind;
+use crate::filter::{Next, Passed};
+use crate::head::{Known, RequestHead, ResponseHead, Scheme, cookie};
+use crate::reply::Reply;
+use crate::router::Compiled;
+use crate::table::{Action, Balance, HashKey};
+use crate::upstream::Upstream;
+
+/// A request's way to a backend.
+#[derive(Debug)]
+pub struct Forwarding {
+    /// The route.
+    pub route: Arc<Compiled>,
+    /// The backend.
+    pub upstream: Arc<Upstream>,
+    /// What the choice of an endpoint goes by, for a hash.
+    pub key: u64,
+    /// The sticky cookie that the client sent.
+    pub sticky: Option<String>,
+    /// What the filters let it take along.
+    pub passed: Passed,
+    /// What the cache knows the request by, if the route has it asked.
+    pub keyed: Option<Keyed>,
+}
+
+/// A request that somebody else has to be asked about.
+#[derive(Debug)]
+pub struct Asking {
+    route: Arc<Compiled>,
+    passed: Passed,
+}
+
+/// What shall happen to a request.
+#[derive(Debug)]
+pub enum Decision {
+    /// It goes to a backend.
+    Forward(Forwarding),
+    /// We answer it ourselves.
+    Reply(Reply),
+    /// It cannot be served.
+    Refuse(ErrorKind),
+    /// Whether it may be served takes time to find out: [`HttpProxy::ask`].
+    Ask(Asking),
+}
+
+impl HttpProxy {
+    /// Decides; the request is rewritten as its backend shall see it. `length` is the body's, if it
+    /// was announced.
+    pub fn decide(&self, request: &mut RequestHead, length: Option<u64>) -> Decision {
+        self.believe(request);
+        if let Some(traces) = &self.traces {
+            traces.begin(request);
+        }
+        if request.path() == "*" {
+            return Decision::Reply(options_of_server());
+        }
+        let router = self.router.load();
+        let Some(route) = router.find(request) else {
+            return Decision::Refuse(ErrorKind::NoRoute);
+        };
+        let mut passed = Passed::default();
+        match route.filters.check(self.filters(), request, &mut passed) {
+            Next::Go => self.decide_way(route, request, length, passed),
+            Next::Answer(reply) => Decision::Reply(reply),
+            Next::Authorise => Decision::Ask(Asking { route: route.clone(), passed }),
+        }
+    }
+
+    /// Asks whether a request may be served, and decides then.
+    pub async fn ask(
+        &self,
+        asking: Asking,
+        request: &mut RequestHead,
+        length: Option<u64>,
+    ) -> Decision {
+        let Asking { route, mut passed } = asking;
+        match route.filters.authorise(self.filters(), request, &mut passed).await {
+            Some(reply) => Decision::Reply(reply),
+            None => self.decide_way(&route, request, length, passed),
+        }
+    }
+
+    /// Decides about a request that may be served by a route.
+    #[allow(clippy::unused_self)]
+    fn decide_way(
+        &self,
+        route: &Arc<Compiled>,
+        request: &mut RequestHead,
+        length: Option<u64>,
+        passed: Passed,
+    ) -> Decision {
+        let policy = &route.route.policy;
+        if length.zip(policy.body_bytes_max).is_some_and(|(length, max)| length > max) {
+            return Decision::Refuse(ErrorKind::BodyTooLarge);
+        }
+        match &route.route.action {
+            Action::Forward(_) => {}
+            Action::Redirect(_) => {
+                return match &route.filters.redirect {
+                    Some(redirect) => Decision::Reply(redirect.reply(request, &route.route.path)),
+                    None => Decision::Refuse(ErrorKind::Internal("a redirect that cannot be used")),
+                };
+            }
+            Action::Respond(fixed) => {
+                let status = StatusCode::from_u16(fixed.status).unwrap_or(StatusCode::OK);
+                let body = bytes::Bytes::copy_from_slice(fixed.body.as_bytes());
+                return Decision::Reply(Reply::with_body(status, &fixed.content_type, body));
+            }
+        }
+        let Some(upstream) = route.choose(request, clock::chance() as u32) else {
+            return Decision::Refuse(ErrorKind::NoEndpoint);
+        };
+        let (key, sticky) = pick_by(upstream, request);
+        let keyed = policy.cache.as_ref().and_then(|_| cache_key(route, upstream, request));
+        let forwarding = Forwarding {
+            route: route.clone(),
+            upstream: upstream.clone(),
+            key,
+            sticky,
+            passed,
+            keyed,
+        };
+        if policy.rewrite.is_some()
+            && let Some(path) = route.rewritten(request.path())
+        {
+            request.set_path(&path);
+        }
+        route.filters.edit_request(&forwarding.passed, request);
+        Decision::Forward(forwarding)
+    }
+
+    /// Who the client is, if the peer is a proxy that we trust to say so.
+    fn believe(&self, request: &mut RequestHead) {
+        let trusted = &self.settings().trusted_proxies;
+        if trusted.is_empty() {
+            return;
+        }
+        let within =
+            |address: &std::net::IpAddr| trusted.iter().any(|net: &IpNet| net.contains(address));
+        request.client.trusted = within(&request.client.peer.ip());
+        if !request.client.trusted {
+            return;
+        }
+        // From the right, the first that is not one of ours: what stands before it anybody can write.
+        let named = request.headers.get_all_known(Known::XForwardedFor);
+        let named: Vec<&str> = named.filter_map(|value| std::str::from_utf8(value).ok()).collect();
+        let mut address = request.client.address;
+        for text in named.iter().rev().flat_map(|value| value.rsplit(',')).take(64) {
+            let Ok(named) = text.trim().parse() else { break };
+            address = named;
+            if !within(&named) {
+                break;
+            }
+        }
+        request.client.address = address;
+        match request.headers.get_known(Known::XForwardedProto) {
+            Some(b"https") => request.scheme = Scheme::Https,
+            Some(b"http") => request.scheme = Scheme::Http,
+            _ => {}
+        }
+    }
+}
+
+/// `OPTIONS *` asks about the server itself, and that is us.
+fn options_of_server() -> Reply {
+    Reply::empty(StatusCode::NO_CONTENT)
+        .header("allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH")
+}
+
+/// What the cache knows a request by: as the client asked, before anything is rewritten.
+fn cache_key(route: &Compiled, upstream: &Upstream, request: &RequestHead) -> Option<Keyed> {
+    let parts = KeyParts {
+        scheme: request.scheme,
+        authority: request.authority(),
+        path: request.path(),
+        query: request.query(),
+        route: &route.route.id,
+        backend: upstream.id().as_str(),
+    };
+    Keyed::new(&parts, &request.headers).ok()
+}
+
+/// What a backend's choice of an endpoint goes by.
+fn pick_by(upstream: &Upstream, request: &RequestHead) -> (u64, Option<String>) {
+    let settings = upstream.settings();
+    let sticky = settings.sticky.as_ref();
+    let sticky = sticky.and_then(|sticky| cookie(&request.headers, &sticky.cookie));
+    let Balance::Hash(key) = &settings.balance else { return (0, sticky.map(str::to_owned)) };
+    let key = match key {
+        HashKey::ClientAddress => clock::stable_hash(request.client.address.to_string().as_bytes()),
+        HashKey::Header(name) => clock::stable_hash(request.headers.get(name).unwrap_or_default()),
+        HashKey::Cookie(name) => {
+            clock::stable_hash(cookie(&request.headers, name).unwrap_or_default().as_bytes())
+        }
+        HashKey::Uri => clock::stable_hash(request.path_and_query().as_bytes()),
+    };
+    (key, sticky.map(str::to_owned))
+}
+
+impl Forwarding {
+    /// The last edits of a response that came from this endpoint.
+    pub fn edit_response(&self, request: &RequestHead, response: &mut ResponseHead, peer: &Peer) {
+        self.route.filters.edit_response(&self.passed, request, response);
+        let settings = self.upstream.settings();
+        if let Some(sticky) = &settings.sticky
+            && self.sticky.as_deref() != Some(peer.cookie())
+        {
+            response.headers.push_known(Known::SetCookie, set_cookie(sticky, peer.cookie()));
+        }
+    }
+
+    /// The last edits of a response that came from the cache.
+    pub fn edit_stored(&self, request: &RequestHead, response: &mut ResponseHead) {
+        self.route.filters.edit_response(&self.passed, request, response);
+    }
+
+    /// The same way for a request of our own, which has no client to count.
+    pub(super) fn behind(&self) -> Self {
+        Self {
+            route: self.route.clone(),
+            upstream: self.upstream.clone(),
+            key: self.key,
+            sticky: self.sticky.clone(),
+            passed: Passed::default(),
+            keyed: self.keyed.clone(),
+        }
+    }
+
+    /// Whether the proxy itself found out who asks. What such a request is answered may depend on it.
+    pub fn knows_client(&self) -> bool {
+        let policy = &self.route.route.policy;
+        !policy.auth.is_empty() || policy.client_tls.is_some()
+    }
+
+    /// Whether bodies must be streams that somebody looks into, rather than bytes passed on.
+    pub fn needs_streams(&self) -> bool {
+        let policy = &self.route.route.policy;
+        policy.cache.is_some()
+            || policy.compress.enabled
+            || policy.mirror.is_some()
+            || policy.error_backend.is_some()
+            || self.upstream.is_multiplexed()
+    }
+
+    /// Whether a try may be made again.
+    pub fn may_repeat(&self, method: &Method) -> bool {
+        method.is_idempotent() || self.route.route.policy.retry.on.non_idempotent
+    }
+}
+
+fn set_cookie(sticky: &crate::table::Sticky, value: &str) -> String {
+    let mut text = format!("{}={value}; Path={}; HttpOnly", sticky.cookie, sticky.path);
+    if let Some(domain) = &sticky.domain {
+        let _ = write!(text, "; Domain={domain}");
+    }
+    if let Some(max_age) = sticky.max_age {
+        let _ = write!(text, "; Max-Age={}", max_age.as_secs());
+    }
+    if sticky.secure {
+        text += "; Secure";
+    }
+    if let Some(same_site) = &sticky.same_site {
+        let _ = write!(text, "; SameSite={same_site}");
+    }
+    text
+}

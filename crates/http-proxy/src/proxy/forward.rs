@@ -1,0 +1,221 @@
+//! Requests and responses with bodies as streams: how h2, the cache and everything else that is not
+//! h1 on both sides come to a backend.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::attempts::Attempts;
+use super::cached::kept;
+use super::{Decision, Forwarding, HttpProxy, Outcome};
+use crate::balance::Pick;
+use crate::balance::peer::Flight;
+use crate::body::{self, Body};
+use crate::cache::{Answer, Moment};
+use crate::clock;
+use crate::compress;
+use crate::error::{ErrorKind, ProxyError};
+use crate::h1::timer::after;
+use crate::h2::client::H2Exchange;
+use crate::head::{RequestHead, ResponseHead};
+use crate::reply::Reply;
+use crate::upstream::exchange::Exchange;
+
+impl HttpProxy {
+    /// Serves a request: decides, forwards, and gives the response, or the page that says what went
+    /// wrong. `request` is left as its backend saw it.
+    pub async fn forward_request(
+        self: &Arc<Self>,
+        request: &mut RequestHead,
+        body: Body,
+    ) -> (ResponseHead, Body) {
+        let begun = Instant::now();
+        let length = body::length(&body);
+        let mut decision = self.decide(request, length);
+        if let Decision::Ask(asking) = decision {
+            decision = self.ask(asking, request, length).await;
+        }
+        match decision {
+            Decision::Ask(_) => {
+                answer(Reply::error(ErrorKind::Internal("asked twice"), Some(request)))
+            }
+            Decision::Forward(forwarding) => {
+                let mut attempts = Attempts::new(&forwarding, begun);
+                match self.forward(request, body, &mut attempts).await {
+                    Ok((head, body)) => {
+                        attempts.observe(self, request, head.status, None);
+                        (head, body)
+                    }
+                    Err(error) => {
+                        attempts.observe(self, request, error.status(), Some(error.kind));
+                        answer(Reply::error(error.kind, Some(request)))
+                    }
+                }
+            }
+            Decision::Reply(reply) => {
+                self.observe(
+                    request,
+                    &Outcome { status: reply.head.status, ..Outcome::new(begun) },
+                );
+                answer(reply)
+            }
+            Decision::Refuse(kind) => {
+                let outcome =
+                    Outcome { status: kind.status(), error: Some(kind), ..Outcome::new(begun) };
+                self.observe(request, &outcome);
+                answer(Reply::error(kind, Some(request)))
+            }
+        }
+    }
+
+    /// Gets the response to a request: from the cache, where the route has one and it has it, else
+    /// from the chosen backend; compressed, where the route wants that and the client takes it.
+    pub(crate) async fn forward(
+        self: &Arc<Self>,
+        request: &RequestHead,
+        body: Body,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(ResponseHead, Body), ProxyError> {
+        let policy = &attempts.forwarding.route.route.policy;
+        let response = if policy.cache.is_some() {
+            Box::pin(self.forward_cached(request, body, attempts)).await?
+        } else {
+            self.forward_to_backend(request, body, attempts).await?
+        };
+        Ok(compress::apply(&policy.compress, request, response))
+    }
+
+    /// Brings a request to an endpoint of the chosen backend, in as many tries as it may take.
+    pub(super) async fn forward_to_backend(
+        &self,
+        request: &RequestHead,
+        mut body: Body,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(ResponseHead, Body), ProxyError> {
+        attempts.forwarding.upstream.budget.deposit();
+        loop {
+            let (error, rest) = match self.attempt(request, body, attempts).await {
+                Ok(response) => return Ok(response),
+                Err(failed) => failed,
+            };
+            let Some(rest) = rest else { return Err(error) };
+            if !attempts.may_try_again(&request.method, &error) {
+                return Err(error);
+            }
+            body = rest;
+        }
+    }
+
+    /// One try; with a failure comes the body, if nothing of it was used.
+    async fn attempt(
+        &self,
+        request: &RequestHead,
+        body: Body,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(ResponseHead, Body), (ProxyError, Option<Body>)> {
+        let forwarding = attempts.forwarding;
+        let policy = &forwarding.route.route.policy;
+        let Some(peer) = attempts.select() else {
+            return Err((ErrorKind::NoEndpoint.into(), None));
+        };
+        let flight = Flight::begin(peer.clone(), clock::nanos(Instant::now()));
+        let upstream = &forwarding.upstream;
+        let overall = policy.timeouts.request.map(|time| after(attempts.begun, time));
+        if upstream.is_multiplexed() {
+            let place = peer.h2.connect(upstream, &peer, policy.timeouts.connect, request).await;
+            let place = match place {
+                Ok(place) => place,
+                Err(error) => {
+                    attempts.report(&peer, true);
+                    return Err((error, Some(body)));
+                }
+            };
+            let exchange = H2Exchange::new(place, flight, request, policy, body, overall);
+            return self.attempt_multiplexed(exchange, &peer, request, attempts).await;
+        }
+        let connection = upstream.connect_for(&peer, policy.timeouts.connect, request).await;
+        let connection = match connection {
+            Ok(connection) => connection,
+            Err(error) => {
+                attempts.report(&peer, true);
+                return Err((error, Some(body)));
+            }
+        };
+        let mut exchange = Exchange::new(connection, flight, request, body, policy, overall);
+        let mut response = ResponseHead::default();
+        match exchange.head(&request.method, &mut response).await {
+            Ok(framing) => {
+                attempts.answered = Some(Instant::now());
+                let refused =
+                    attempts.retry_statuses().is_some_and(|on| on.status(response.status.as_u16()));
+                attempts.report(&peer, refused || is_gateway_error(&response));
+                if refused && let Some(body) = exchange.take_body() {
+                    let kind = ErrorKind::BadResponse("refused by the route's retry policy");
+                    return Err((ProxyError::idempotent(kind), Some(body)));
+                }
+                let answer = attempts.fetch.take();
+                let answer = answer.map(|fetch| fetch.response(&mut response, Moment::now()));
+                let body = exchange.into_body(framing);
+                match answer {
+                    Some(Answer::Serve(reply)) => Ok(forwarding.stored(request, reply)),
+                    Some(Answer::Forward(Some(writer))) => {
+                        forwarding.edit_response(request, &mut response, &peer);
+                        Ok((response, kept(body, writer)))
+                    }
+                    Some(Answer::Forward(None)) | None => {
+                        forwarding.edit_response(request, &mut response, &peer);
+                        Ok((response, body))
+                    }
+                }
+            }
+            Err(error) => {
+                let reused = exchange.connection().is_some_and(|connection| connection.reused);
+                attempts.failed(&peer, &error, reused);
+                let body = exchange.take_body();
+                Err((error, body))
+            }
+        }
+    }
+}
+
+impl HttpProxy {
+    /// One try by HTTP/2.
+    async fn attempt_multiplexed(
+        &self,
+        mut exchange: H2Exchange,
+        peer: &Arc<crate::balance::Peer>,
+        request: &RequestHead,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(ResponseHead, Body), (ProxyError, Option<Body>)> {
+        let mut response = ResponseHead::default();
+        if let Err(error) = exchange.head(&mut response).await {
+            attempts.failed(peer, &error, false);
+            return Err((error, exchange.take_body()));
+        }
+        attempts.answered = Some(Instant::now());
+        let refused =
+            attempts.retry_statuses().is_some_and(|on| on.status(response.status.as_u16()));
+        attempts.report(peer, refused || is_gateway_error(&response));
+        if refused && let Some(body) = exchange.take_body() {
+            let kind = ErrorKind::BadResponse("refused by the route's retry policy");
+            return Err((ProxyError::idempotent(kind), Some(body)));
+        }
+        attempts.forwarding.edit_response(request, &mut response, peer);
+        Ok((response, exchange.into_body()))
+    }
+}
+
+/// Whether a response says that the endpoint cannot serve, rather than that the request is bad.
+pub(crate) fn is_gateway_error(response: &ResponseHead) -> bool {
+    matches!(response.status.as_u16(), 502..=504)
+}
+
+fn answer(reply: Reply) -> (ResponseHead, Body) {
+    (reply.head, body::full(reply.body))
+}
+
+/// How a forwarding chooses, given what was tried.
+impl Forwarding {
+    pub(crate) fn pick<'a>(&'a self, tried: &'a [Arc<crate::balance::Peer>]) -> Pick<'a> {
+        Pick { key: self.key, sticky: self.sticky.as_deref(), tried }
+    }
+}

@@ -1,0 +1,40 @@
+//! What holds for the whole proxy.
+
+use ipnet::IpNet;
+
+use crate::cache::CacheLimits;
+use crate::h1::parse::HeadLimits;
+use crate::h1::relay::ClientTimeouts;
+
+/// What holds for the whole proxy, whatever the route.
+#[derive(Debug, Clone)]
+pub struct ProxySettings {
+    /// Bounds of requests' heads.
+    pub limits: HeadLimits,
+    /// How long clients may take.
+    pub timeouts: ClientTimeouts,
+    /// Peers whose `X-Forwarded-*` are believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// What sticky cookies are made with: the same on all replicas.
+    pub cookie_secret: [u8; 32],
+    /// The port of https as clients see it: where redirects lead.
+    pub https_port: u16,
+    /// Connections of clients; more wait in the kernel.
+    pub connections_max: usize,
+    /// Bounds of the cache, which is there from the first route on that asks for it.
+    pub cache: CacheLimits,
+}
+
+impl Default for ProxySettings {
+    fn default() -> Self {
+        Self {
+            limits: HeadLimits::default(),
+            timeouts: ClientTimeouts::default(),
+            trusted_proxies: Vec::new(),
+            cookie_secret: [0; 32],
+            https_port: 443,
+            connections_max: 65_536,
+            cache: CacheLimits::default(),
+        }
+    }
+}

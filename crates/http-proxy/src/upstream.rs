@@ -1,0 +1,192 @@
+//! Backends as they run: endpoints, connections, bounds and retry budgets, kept by the backend's
+//! identity whatever happens to the routes that lead there.
+//!
+//! ```text
+//!  Upstreams ─► Upstream ─► LoadBalancer ─► Peer ─► Pool of idle connections
+//!    by id        settings, bounds, budget     load, health
+//! ```
+
+pub mod budget;
+pub mod connect;
+pub(crate) mod exchange;
+mod health;
+pub mod pool;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::RwLock;
+use tokio::sync::Notify;
+
+pub use budget::RetryBudget;
+pub use connect::{Connection, UpstreamStream};
+
+use crate::balance::{LoadBalancer, StickyKey};
+use crate::clock;
+use crate::table::{Backend, BackendId, TableChange, UpstreamProtocol};
+use crate::tls::{self, Verify, upstream::Offer};
+
+/// How often idle connections are looked through and checks are begun.
+const TICK: Duration = Duration::from_millis(500);
+
+/// One backend as it runs.
+#[derive(Debug)]
+pub struct Upstream {
+    id: BackendId,
+    /// Settings; without the endpoints, which are the balancer's.
+    settings: ArcSwap<Backend>,
+    /// Chooses endpoints.
+    pub balancer: LoadBalancer,
+    /// Bounds retries to a share of the requests.
+    pub budget: RetryBudget,
+    connections: AtomicU32,
+    pending: AtomicU32,
+    /// How TLS is spoken; or why it cannot be.
+    tls: ArcSwapOption<Result<tls::UpstreamTls, String>>,
+    /// Somebody may get a connection now.
+    freed: Notify,
+}
+
+impl Upstream {
+    fn new(id: BackendId, secret: [u8; 32]) -> Self {
+        let key = StickyKey { secret, backend: id.0.clone() };
+        let settings = Backend::new(id.as_str(), Vec::new());
+        Self {
+            balancer: LoadBalancer::with_key(settings.balance.clone(), &[], key),
+            settings: ArcSwap::from_pointee(settings),
+            id,
+            budget: RetryBudget::default(),
+            connections: AtomicU32::new(0),
+            pending: AtomicU32::new(0),
+            tls: ArcSwapOption::empty(),
+            freed: Notify::new(),
+        }
+    }
+
+    /// Who it is.
+    pub fn id(&self) -> &BackendId {
+        &self.id
+    }
+
+    /// Its settings; the endpoints are not among them.
+    pub fn settings(&self) -> arc_swap::Guard<Arc<Backend>> {
+        self.settings.load()
+    }
+
+    /// Connections to all endpoints, idle ones too.
+    pub fn connections(&self) -> u32 {
+        self.connections.load(Relaxed)
+    }
+
+    /// Takes over a backend's new form.
+    pub fn update(&self, backend: &Backend) {
+        if self.settings().protocol != backend.protocol {
+            self.tls.store(compile_tls(backend).map(Arc::new));
+            // Connections of the old kind are of no use.
+            self.balancer.get_backends().iter().for_each(|peer| peer.pool.clear());
+        }
+        self.balancer.set(backend.balance.clone(), backend.slow_start, &backend.endpoints);
+        self.settings.store(Arc::new(Backend { endpoints: Vec::new(), ..backend.clone() }));
+        if backend.health.is_none() {
+            self.balancer.get_backends().iter().for_each(|peer| peer.set_healthy(true));
+        }
+    }
+}
+
+/// Reads a backend's settings of TLS.
+fn compile_tls(backend: &Backend) -> Option<Result<tls::UpstreamTls, String>> {
+    let (settings, offer) = match &backend.protocol {
+        UpstreamProtocol::Http1 | UpstreamProtocol::H2c => return None,
+        UpstreamProtocol::Https(settings) => (settings, Offer::Http1),
+        UpstreamProtocol::HttpsH2(settings) => (settings, Offer::Http2),
+    };
+    let verify = settings.authorities_pem.clone().map_or(Verify::Off, Verify::Authority);
+    let identity = settings.identity_pem.as_deref();
+    let identity = identity.map(|pem| tls::Certificate::from_pem(pem, pem)).transpose();
+    let made = identity.map_err(|error| error.to_string()).and_then(|identity| {
+        let made = tls::UpstreamTls::new(&verify, offer, identity.as_ref());
+        made.map_err(|error| error.to_string())
+    });
+    if let Err(reason) = &made {
+        tracing::warn!(backend = %backend.id, %reason, "its connections cannot be made");
+    }
+    Some(made)
+}
+
+/// All backends as they run.
+#[derive(Debug, Default)]
+pub struct Upstreams {
+    by_id: RwLock<HashMap<BackendId, Arc<Upstream>>>,
+    secret: [u8; 32],
+}
+
+impl Upstreams {
+    /// None; `secret` is what sticky cookies are made with, the same on all replicas.
+    pub fn new(secret: [u8; 32]) -> Self {
+        Self { by_id: RwLock::default(), secret }
+    }
+
+    /// A backend, made without endpoints if it is not there.
+    pub fn get_or_new(&self, id: &BackendId) -> Arc<Upstream> {
+        if let Some(there) = self.get(id) {
+            return there;
+        }
+        let mut by_id = self.by_id.write();
+        let new = || Arc::new(Upstream::new(id.clone(), self.secret));
+        by_id.entry(id.clone()).or_insert_with(new).clone()
+    }
+
+    /// A backend, if it is there.
+    pub fn get(&self, id: &BackendId) -> Option<Arc<Upstream>> {
+        self.by_id.read().get(id).cloned()
+    }
+
+    /// All backends, in no particular order.
+    pub fn all(&self) -> Vec<Arc<Upstream>> {
+        self.by_id.read().values().cloned().collect()
+    }
+
+    /// Takes over the backends of a change. One that is removed loses its endpoints at once, and goes
+    /// when no route leads there any more.
+    pub fn apply(&self, change: &TableChange) {
+        for (id, backend) in &change.backends {
+            match backend {
+                Some(backend) => self.get_or_new(id).update(backend),
+                None => {
+                    if let Some(there) = self.get(id) {
+                        there.update(&Backend::new(id.as_str(), Vec::new()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Forgets backends without endpoints that no route names.
+    pub fn forget_unused(&self) {
+        self.by_id.write().retain(|_, upstream| {
+            Arc::strong_count(upstream) > 1 || !upstream.balancer.get_backends().is_empty()
+        });
+    }
+
+    /// Looks after connections and health, for as long as it is polled.
+    pub async fn maintain(self: Arc<Self>) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            let now = Instant::now();
+            for upstream in self.all() {
+                for peer in upstream.balancer.get_backends() {
+                    peer.pool.sweep(now);
+                }
+                health::begin_checks(&upstream, clock::nanos(now));
+                connect::prewarm(&upstream);
+            }
+        }
+    }
+}

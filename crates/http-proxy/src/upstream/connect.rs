@@ -1,0 +1,429 @@
+//! Connections to endpoints: made within the backend's bounds, kept, used again.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::Upstream;
+use crate::balance::Peer;
+use crate::error::{ErrorKind, ProxyError};
+use crate::head::RequestHead;
+use crate::proxy_protocol::{self, Addresses, Version};
+use crate::table::{EndpointAddress, UpstreamProtocol};
+
+/// A stream of bytes in both directions.
+pub trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for T {}
+
+/// What carries a connection to an endpoint.
+pub enum UpstreamStream {
+    /// TCP as it is.
+    Plain(TcpStream),
+    /// TLS, or anything else.
+    Boxed(Box<dyn Io>),
+}
+
+impl std::fmt::Debug for UpstreamStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Plain(stream) => f.debug_tuple("Plain").field(stream).finish(),
+            Self::Boxed(_) => f.write_str("Boxed"),
+        }
+    }
+}
+
+impl AsyncRead for UpstreamStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Boxed(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for UpstreamStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Boxed(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Boxed(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Boxed(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Boxed(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+/// A connection to an endpoint that counts among its backend's.
+#[derive(Debug)]
+pub struct Connection {
+    /// What carries it. `None` only while it moves to another thread.
+    stream: Option<UpstreamStream>,
+    upstream: Arc<Upstream>,
+    /// Since when nobody has used it.
+    pub(super) idle_since: Instant,
+    /// Whether it has served a request before: then it may have been closed unnoticed.
+    pub reused: bool,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.upstream.connections.fetch_sub(1, Relaxed);
+        if self.upstream.pending.load(Relaxed) > 0 {
+            self.upstream.freed.notify_one();
+        }
+    }
+}
+
+impl Connection {
+    /// What carries it.
+    pub fn stream(&mut self) -> io::Result<&mut UpstreamStream> {
+        self.stream.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Whether the other side has neither closed nor spoken unasked. Asks the kernel only if the
+    /// reactor has seen something.
+    pub(super) fn is_open(&mut self) -> bool {
+        match &mut self.stream {
+            Some(UpstreamStream::Plain(stream)) => {
+                let mut byte = [0];
+                matches!(stream.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+            }
+            Some(UpstreamStream::Boxed(stream)) => {
+                let mut byte = [0];
+                let mut buf = ReadBuf::new(&mut byte);
+                let mut context = Context::from_waker(std::task::Waker::noop());
+                Pin::new(stream).poll_read(&mut context, &mut buf).is_pending()
+            }
+            None => false,
+        }
+    }
+
+    /// Moves the connection to this thread's reactor.
+    pub(super) fn adopt(&mut self) -> bool {
+        match self.stream.take() {
+            Some(UpstreamStream::Plain(stream)) => {
+                let moved = stream.into_std().and_then(TcpStream::from_std);
+                self.stream = moved.ok().map(UpstreamStream::Plain);
+            }
+            other => self.stream = other,
+        }
+        self.stream.is_some()
+    }
+
+    /// Gives it back, to be used again, unless its endpoint is gone.
+    pub fn keep(mut self, peer: &Peer, now: Instant) {
+        if peer.is_removed() {
+            return;
+        }
+        self.idle_since = now;
+        self.reused = true;
+        let upstream = self.upstream.clone();
+        let settings = upstream.settings();
+        // A connection that named its client is that client's alone.
+        if settings.proxy_protocol.is_none() {
+            peer.pool.put(self, settings.limits.idle_max);
+        }
+        if upstream.pending.load(Relaxed) > 0 {
+            upstream.freed.notify_one();
+        }
+    }
+}
+
+/// Counts a request that waits for a connection, as long as it lives.
+struct Pending<'a>(&'a Upstream);
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.pending.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Upstream {
+    /// An idle connection to the endpoint, if there is one.
+    pub fn reuse(&self, peer: &Peer) -> Option<Connection> {
+        peer.pool.take()
+    }
+
+    /// A connection to the endpoint: an idle one, else a new one within the bounds.
+    pub async fn connect_for(
+        self: &Arc<Self>,
+        peer: &Peer,
+        within: Duration,
+        request: &RequestHead,
+    ) -> Result<Connection, ProxyError> {
+        if let Some(idle) = self.reuse(peer) {
+            return Ok(idle);
+        }
+        let dial = Dial::for_request(request);
+        match tokio::time::timeout(within, self.connect_untimed(peer, dial)).await {
+            Ok(connection) => connection,
+            Err(_) => Err(ProxyError::unsent(ErrorKind::ConnectTimeout)),
+        }
+    }
+
+    /// A new connection without TLS of ours, for bytes that are passed through.
+    pub(crate) async fn connect_raw(
+        self: &Arc<Self>,
+        peer: &Peer,
+        within: Duration,
+        request: &RequestHead,
+    ) -> Result<Connection, ProxyError> {
+        let slot = self.slot(self.settings().limits.connections_max);
+        let slot = slot.ok_or_else(|| ProxyError::unsent(ErrorKind::Overloaded))?;
+        let dial = Dial { raw: true, ..Dial::for_request(request) };
+        match tokio::time::timeout(within, slot.open(peer, dial)).await {
+            Ok(connection) => connection,
+            Err(_) => Err(ProxyError::unsent(ErrorKind::ConnectTimeout)),
+        }
+    }
+
+    /// A new connection that requests will share. The caller bounds the time.
+    pub(crate) async fn open_multiplexed(
+        self: &Arc<Self>,
+        peer: &Peer,
+        request: &RequestHead,
+    ) -> Result<Connection, ProxyError> {
+        let slot = self.slot(self.settings().limits.connections_max);
+        let slot = slot.ok_or_else(|| ProxyError::unsent(ErrorKind::Overloaded))?;
+        slot.open(peer, Dial::for_request(request)).await
+    }
+
+    /// Whether requests share connections there.
+    pub(crate) fn is_multiplexed(&self) -> bool {
+        let protocol = &self.settings().protocol;
+        matches!(protocol, UpstreamProtocol::H2c | UpstreamProtocol::HttpsH2(_))
+    }
+
+    async fn connect_untimed(
+        self: &Arc<Self>,
+        peer: &Peer,
+        dial: Dial<'_>,
+    ) -> Result<Connection, ProxyError> {
+        let limits = self.settings().limits.clone();
+        let mut waits = None;
+        loop {
+            if let Some(idle) = self.reuse(peer) {
+                return Ok(idle);
+            }
+            if let Some(slot) = self.slot(limits.connections_max) {
+                return slot.open(peer, dial).await;
+            }
+            if waits.is_none() {
+                let before = self.pending.fetch_add(1, Relaxed);
+                waits = Some(Pending(self));
+                if before >= limits.pending_max {
+                    return Err(ProxyError::new(ErrorKind::Overloaded));
+                }
+            }
+            // Idle connections to other endpoints hold places too.
+            if self.balancer.get_backends().iter().any(|other| drop_one_idle(other)) {
+                continue;
+            }
+            self.freed.notified().await;
+        }
+    }
+
+    /// A connection beside the pool, for a health check.
+    pub(super) async fn open_for_check(
+        self: &Arc<Self>,
+        peer: &Peer,
+    ) -> Result<Connection, ProxyError> {
+        let slot = self.slot(u32::MAX).ok_or(ErrorKind::Overloaded)?;
+        slot.open(peer, Dial::default()).await
+    }
+
+    /// A place for one more connection.
+    fn slot(self: &Arc<Self>, connections_max: u32) -> Option<Connection> {
+        let one_more = |count: u32| (count < connections_max).then_some(count + 1);
+        self.connections.fetch_update(Relaxed, Relaxed, one_more).ok()?;
+        Some(Connection {
+            stream: None,
+            upstream: self.clone(),
+            idle_since: Instant::now(),
+            reused: false,
+        })
+    }
+}
+
+fn drop_one_idle(peer: &Peer) -> bool {
+    peer.pool.take().is_some()
+}
+
+/// On whose behalf a connection is made.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Dial<'a> {
+    host: &'a str,
+    client: Option<Addresses>,
+    /// Without TLS of ours, whatever the backend speaks.
+    raw: bool,
+}
+
+impl<'a> Dial<'a> {
+    fn for_request(request: &'a RequestHead) -> Self {
+        let client = &request.client;
+        let port = if client.address == client.peer.ip() { client.peer.port() } else { 0 };
+        let source = SocketAddr::new(client.address, port);
+        let client = Addresses { source, destination: client.local };
+        Self { host: request.host(), client: Some(client), raw: false }
+    }
+}
+
+impl Connection {
+    async fn open(mut self, peer: &Peer, dial: Dial<'_>) -> Result<Self, ProxyError> {
+        let failed = |error| ProxyError::unsent(ErrorKind::Connect).because(error);
+        let stream = match peer.address() {
+            EndpointAddress::Socket(address) => TcpStream::connect(address).await,
+            EndpointAddress::Name(name, port) => TcpStream::connect((&**name, *port)).await,
+        };
+        let mut stream = stream.map_err(failed)?;
+        // Heads and bodies are written in pieces as they come: none may wait for an acknowledgement.
+        stream.set_nodelay(true).map_err(failed)?;
+        let settings = self.upstream.settings().clone();
+        if let Some(version) = settings.proxy_protocol {
+            let version = if version == 1 { Version::V1 } else { Version::V2 };
+            let local = stream.local_addr().map_err(failed)?;
+            // Who speaks for nobody, as a health check does, names itself.
+            let own = Addresses { source: local, destination: stream.peer_addr().map_err(failed)? };
+            let header = proxy_protocol::encode(version, dial.client.unwrap_or(own));
+            stream.write_all(&header).await.map_err(failed)?;
+        }
+        let tls = self.upstream.tls.load_full();
+        self.stream = Some(match tls.as_deref() {
+            _ if dial.raw => UpstreamStream::Plain(stream),
+            None => UpstreamStream::Plain(stream),
+            Some(Err(reason)) => return Err(failed(io::Error::other(reason.clone()))),
+            Some(Ok(tls)) => {
+                let named = match &settings.protocol {
+                    UpstreamProtocol::Https(own) | UpstreamProtocol::HttpsH2(own) => {
+                        own.server_name.as_deref()
+                    }
+                    UpstreamProtocol::Http1 | UpstreamProtocol::H2c => None,
+                };
+                let name = match (named.unwrap_or(dial.host), peer.address()) {
+                    ("", EndpointAddress::Socket(address)) => address.ip().to_string(),
+                    ("", EndpointAddress::Name(name, _)) => name.to_string(),
+                    (name, _) => name.to_owned(),
+                };
+                // Whoever asked bounds the time of the whole.
+                let connected = tls.connect(stream, &name, Duration::from_mins(1)).await;
+                let (stream, _) = connected.map_err(|error| failed(io::Error::other(error)))?;
+                UpstreamStream::Boxed(Box::new(stream))
+            }
+        });
+        Ok(self)
+    }
+
+    /// Takes what carries it; the connection still counts until it is dropped.
+    pub(crate) fn take_stream(&mut self) -> Option<UpstreamStream> {
+        self.stream.take()
+    }
+
+    /// Whether it is encrypted.
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self.stream, Some(UpstreamStream::Boxed(_)))
+    }
+}
+
+/// A connection as a stream of its own, which counts until it is dropped.
+pub(crate) struct Counted {
+    stream: UpstreamStream,
+    _connection: Connection,
+}
+
+impl Counted {
+    /// `None` if there is nothing to carry it.
+    pub(crate) fn new(mut connection: Connection) -> Option<Self> {
+        Some(Self { stream: connection.take_stream()?, _connection: connection })
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Makes connections ahead where settings ask for it, one per endpoint and turn.
+pub(super) fn prewarm(upstream: &Arc<Upstream>) {
+    let limits = upstream.settings().limits.clone();
+    if limits.prewarm == 0
+        || upstream.is_multiplexed()
+        || upstream.settings().proxy_protocol.is_some()
+    {
+        return;
+    }
+    for peer in upstream.balancer.get_backends() {
+        if peer.takes_new() && peer.pool.len() < limits.prewarm.min(limits.idle_max) {
+            let upstream = upstream.clone();
+            tokio::spawn(async move {
+                let Some(slot) = upstream.slot(limits.connections_max) else { return };
+                let opened =
+                    tokio::time::timeout(Duration::from_secs(5), slot.open(&peer, Dial::default()))
+                        .await;
+                if let Ok(Ok(connection)) = opened {
+                    connection.keep(&peer, Instant::now());
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Idle connections to one endpoint.
+//!
+//! Each serving thread has a list of its own that others come to only when theirs is empty; so the
+//! lock is nearly always free and a connection stays with the thread whose reactor knows it.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::connect::Connection;
+
+/// How many lists there are; threads beyond share.
+const LISTS: usize = 8;
+
+/// How long an idle connection is kept. Most servers close after 60 s or more; whoever closes
+/// earlier is noticed.
+const IDLE_MAX: Duration = Duration::from_secs(50);
+
+/// The idle connections of an endpoint, newest last.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    lists: [Mutex<Vec<Connection>>; LISTS],
+    count: AtomicU32,
+}
+
+/// This thread's list.
+fn own_list() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static OWN: Cell<usize> = Cell::new(NEXT.fetch_add(1, Relaxed) % LISTS);
+    }
+    OWN.with(Cell::get)
+}
+
+impl Pool {
+    /// How many idle connections there are.
+    pub(crate) fn len(&self) -> u32 {
+        self.count.load(Relaxed)
+    }
+
+    /// Takes the connection that was used last: it is the likeliest to be open still.
+    pub(crate) fn take(&self) -> Option<Connection> {
+        if self.len() == 0 {
+            return None;
+        }
+        let own = own_list();
+        for step in 0..LISTS {
+            let list = &self.lists[(own + step) % LISTS];
+            loop {
+                let Some(mut connection) = list.lock().pop() else { break };
+                self.count.fetch_sub(1, Relaxed);
+                if !connection.is_open() {
+                    continue;
+                }
+                if step > 0 && !connection.adopt() {
+                    continue;
+                }
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection for later, unless there are `idle_max` already.
+    pub(crate) fn put(&self, connection: Connection, idle_max: u32) {
+        if self.len() < idle_max {
+            self.count.fetch_add(1, Relaxed);
+            self.lists[own_list()].lock().push(connection);
+        }
+    }
+
+    /// Closes all.
+    pub(crate) fn clear(&self) {
+        for list in &self.lists {
+            let gone = std::mem::take(&mut *list.lock());
+            self.count.fetch_sub(gone.len() as u32, Relaxed);
+        }
+    }
+
+    /// Closes what was idle for too long, or was closed by the other side.
+    pub(crate) fn sweep(&self, now: Instant) {
+        if self.len() == 0 {
+            return;
+        }
+        for list in &self.lists {
+            let mut list = list.lock();
+            let before = list.len();
+            list.retain_mut(|connection| {
+                now.saturating_duration_since(connection.idle_since) < IDLE_MAX
+                    && connection.is_open()
+            });
+            self.count.fetch_sub((before - list.len()) as u32, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Bad luck over real sockets: changes under load, endpoints that die, clients that are slow, silent
+//! or too many.
+#![allow(clippy::expect_used, reason = "a test ends where its means fail")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use support::{BACKEND, Backend, Proxy, read_all, route, status};
+use telaio_http_proxy::ProxySettings;
+use telaio_http_proxy::h1::relay::ClientTimeouts;
+use telaio_http_proxy::table::{
+    Backend as BackendSpec, BackendId, Endpoint, EndpointState, HostMatch, Policy, TableChange,
+    Timeouts,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// What clients under load have seen.
+#[derive(Default)]
+struct Tally {
+    good: AtomicUsize,
+    bad: AtomicUsize,
+    stop: AtomicBool,
+}
+
+/// Clients with connections of their own, each asking without a pause.
+fn load(proxy: &Proxy, clients: usize, tally: &Arc<Tally>) -> Vec<tokio::task::JoinHandle<()>> {
+    (0..clients)
+        .map(|number| {
+            let (address, tally) = (proxy.address, tally.clone());
+            tokio::spawn(async move {
+                let ask =
+                    format!("GET /hello?{number} HTTP/1.1\r\nHost: host-{number}.example\r\n\r\n");
+                while !tally.stop.load(Relaxed) {
+                    let Ok(mut stream) = TcpStream::connect(address).await else {
+                        tally.bad.fetch_add(1, Relaxed);
+                        continue;
+                    };
+                    // New connections come too, not only new requests.
+                    for _ in 0..50 {
+                        if tally.stop.load(Relaxed) {
+                            return;
+                        }
+                        if ask_once(&mut stream, &ask).await {
+                            tally.good.fetch_add(1, Relaxed);
+                        } else {
+                            tally.bad.fetch_add(1, Relaxed);
+                            break;
+                        }
+                    }
+                }
+            })
+        })
+        .collect()
+}
+
+async fn ask_once(stream: &mut TcpStream, ask: &str) -> bool {
+    if stream.write_all(ask.as_bytes()).await.is_err() {
+        return false;
+    }
+    let mut got = Vec::new();
+    let mut piece = [0; 1024];
+    while !got.ends_with(b"\r\n\r\nhello") {
+        match stream.read(&mut piece).await {
+            Ok(count) if count > 0 => got.extend_from_slice(&piece[..count]),
+            _ => return false,
+        }
+        if got.len() > 4096 {
+            return false;
+        }
+    }
+    got.starts_with(b"HTTP/1.1 200 ")
+}
+
+#[tokio::test]
+async fn a_thousand_changes_under_load_fail_no_request() {
+    let mut backends = Vec::new();
+    for _ in 0..4 {
+        backends.push(Backend::start().await);
+    }
+    let proxy = Proxy::before(&backends.iter().collect::<Vec<_>>());
+    let tally = Arc::new(Tally::default());
+    let clients = load(&proxy, 200, &tally);
+    let id = BackendId::new(BACKEND);
+    for change in 0..1000_usize {
+        // Routes of hosts that are asked for come and go, and come back to another policy.
+        let host = format!("host-{}.example", change % 200);
+        let own = route(&host, HostMatch::Exact(host.as_str().into()), Policy::default());
+        let routes = [(host.as_str().into(), (change % 3 != 2).then_some(own))].into();
+        // Endpoints come, drain and go; one is always there.
+        let mut endpoints: Vec<_> =
+            backends.iter().map(|backend| Endpoint::at(backend.address)).collect();
+        endpoints[change % 4].state = EndpointState::Draining;
+        endpoints.remove((change + 1) % 4);
+        let spec = BackendSpec::new(BACKEND, endpoints);
+        let problems = proxy.proxy.apply(&TableChange {
+            routes,
+            backends: [(id.clone(), Some(spec))].into(),
+            ..TableChange::default()
+        });
+        assert!(problems.is_empty());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    tally.stop.store(true, Relaxed);
+    for client in clients {
+        client.await.expect("client");
+    }
+    let (good, bad) = (tally.good.load(Relaxed), tally.bad.load(Relaxed));
+    assert_eq!(bad, 0, "of {}", good + bad);
+    assert!(good > 1000, "{good}");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_dies_under_load_fails_no_request_that_can_be_repeated() {
+    let (dying, living) = (Backend::start().await, Backend::start().await);
+    let proxy = Proxy::before(&[&dying, &living]);
+    let tally = Arc::new(Tally::default());
+    let clients = load(&proxy, 50, &tally);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    dying.kill();
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    tally.stop.store(true, Relaxed);
+    for client in clients {
+        client.await.expect("client");
+    }
+    assert_eq!(tally.bad.load(Relaxed), 0, "of {}", tally.good.load(Relaxed));
+    assert!(!dying.seen().is_empty() && !living.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_slow_reader_slows_only_its_own_backend() {
+    let backend = Backend::start().await;
+    let proxy = Proxy::before(&[&backend]);
+    let mut slow = proxy.connect().await;
+    slow.write_all(b"GET /big?200000000 HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("write");
+    let before = resident_kib();
+    for _ in 0..20 {
+        assert_eq!(proxy.get("/hello").await.0, 200);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // 200 MB are asked for, and nobody reads them: what waits is bounded by socket buffers.
+    let grown = resident_kib().saturating_sub(before);
+    assert!(grown < 50_000, "{grown} KiB");
+}
+
+#[tokio::test]
+async fn clients_that_drip_their_heads_are_cut_off_and_disturb_nobody() {
+    let backend = Backend::start().await;
+    let settings = ProxySettings {
+        timeouts: ClientTimeouts {
+            head: Duration::from_millis(800),
+            keep_alive: Duration::from_secs(5),
+        },
+        ..ProxySettings::default()
+    };
+    let proxy = Proxy::with(&[&backend], Policy::default(), settings);
+    let address = proxy.address;
+    let dripping: Vec<_> = (0..200)
+        .map(|_| {
+            tokio::spawn(async move {
+                let mut stream = TcpStream::connect(address).await.expect("connect");
+                stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n").await.expect("write");
+                for _ in 0..100 {
+                    if stream.write_all(b"X: y\r\n").await.is_err() {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                read_all(&mut stream).await
+            })
+        })
+        .collect();
+    for _ in 0..10 {
+        assert_eq!(proxy.get("/hello").await.0, 200);
+    }
+    for client in dripping {
+        let answer = client.await.expect("client");
+        assert!(answer.is_empty() || status(&answer) == 408, "{answer}");
+    }
+    assert_eq!(backend.seen().len(), 10, "no dripped request reached the backend");
+}
+
+#[tokio::test]
+async fn slow_bodies_and_slow_backends_time_out_on_their_own() {
+    let backend = Backend::start().await;
+    let timeouts = Timeouts {
+        response_header: Duration::from_millis(300),
+        idle: Duration::from_millis(300),
+        ..Timeouts::default()
+    };
+    let proxy = Proxy::with_policy(&[&backend], Policy { timeouts, ..Policy::default() });
+    let mut client = proxy.connect().await;
+    client
+        .write_all(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf of i")
+        .await
+        .expect("write");
+    assert_eq!(status(&read_all(&mut client).await), 408);
+    assert_eq!(proxy.get("/slow?3000").await.0, 504);
+    let whole = Timeouts { request: Some(Duration::from_millis(200)), ..Timeouts::default() };
+    let proxy = Proxy::with_policy(&[&backend], Policy { timeouts: whole, ..Policy::default() });
+    assert_eq!(proxy.get("/slow?3000").await.0, 504);
+}
+
+#[tokio::test]
+async fn header_bombs_are_refused_early() {
+    let backend = Backend::start().await;
+    let proxy = Proxy::before(&[&backend]);
+    let mut client = proxy.connect().await;
+    let _ = client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n").await;
+    let line = format!("X-Bomb: {}\r\n", "b".repeat(4000));
+    let mut sent = 0;
+    // Sixteen megabytes are offered; a few dozen kilobytes are read.
+    for _ in 0..4000 {
+        match client.write_all(line.as_bytes()).await {
+            Ok(()) => sent += line.len(),
+            Err(_) => break,
+        }
+    }
+    assert!(sent < 16_000_000, "{sent}");
+    assert!(backend.seen().is_empty());
+    assert_eq!(proxy.get("/hello").await.0, 200);
+}
+
+#[tokio::test]
+async fn ten_thousand_idle_connections_cost_little_and_disturb_nobody() {
+    let backend = Backend::start().await;
+    let proxy = Proxy::before(&[&backend]);
+    // Descriptors of both ends are this process's.
+    let count = if descriptors_max() > 21_000 { 10_000 } else { (descriptors_max() - 1_000) / 2 };
+    assert!(count >= 1_000, "too few descriptors: raise `ulimit -n` to 22000");
+    let before = resident_kib();
+    let mut idle = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut stream = proxy.connect().await;
+        // Half of a head: more than nothing has to be kept of it.
+        stream.write_all(b"GET /hello HTTP/1.1\r\nHost: a\r\n").await.expect("write");
+        idle.push(stream);
+    }
+    for _ in 0..20 {
+        assert_eq!(proxy.get("/hello").await.0, 200);
+    }
+    let each = resident_kib().saturating_sub(before) * 1024 / count;
+    // Of both ends, in a build without optimisation.
+    assert!(each < 12_000, "{each} bytes per connection");
+    let last = idle.last_mut().expect("one");
+    last.write_all(b"Connection: close\r\n\r\n").await.expect("write");
+    assert_eq!(status(&read_all(last).await), 200);
+}
+
+fn resident_kib() -> usize {
+    let text = std::fs::read_to_string("/proc/self/status").expect("status");
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+fn descriptors_max() -> usize {
+    let text = std::fs::read_to_string("/proc/self/limits").expect("limits");
+    let line = text.lines().find_map(|line| line.strip_prefix("Max open files")).expect("files");
+    line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(usize::MAX)
+}

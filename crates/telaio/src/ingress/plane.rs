@@ -1,0 +1,275 @@
+//! The plane: holds the sockets, feeds the worker, and starts another when one ends.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
+use tokio::net::UnixStream;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::link::{self, Frame, Kind, Sockets};
+use super::status::Told;
+use super::view::IngressView;
+use super::worker::{self, Report, WorkerSettings};
+use crate::feeder::ViewOrigin;
+
+/// The shortest and the longest pause before a worker that ended is followed by another.
+const RESTART_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// A worker that lived for so long was well: the next pause is the shortest again.
+const WELL_AFTER: Duration = Duration::from_mins(1);
+/// How much longer than its requests a worker may take to end.
+const END_TIME: Duration = Duration::from_secs(2);
+
+/// How the ingress is, for whoever asks.
+#[derive(Debug, Default)]
+pub(crate) struct IngressState {
+    serving: AtomicBool,
+    routes: AtomicUsize,
+    restarts: AtomicU64,
+}
+
+impl IngressState {
+    /// The first routes are loaded, and requests are served.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.serving.load(Ordering::Relaxed)
+    }
+
+    /// How many routes there are.
+    pub(crate) fn routes(&self) -> usize {
+        self.routes.load(Ordering::Relaxed)
+    }
+
+    /// How many workers ended that should not have.
+    pub(crate) fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+}
+
+/// What the plane needs.
+pub(crate) struct PlaneOptions {
+    pub(crate) worker: WorkerSettings,
+    /// The worker gets a process of its own.
+    pub(crate) own_process: bool,
+    pub(crate) origin: ViewOrigin,
+    pub(crate) node: Arc<str>,
+    pub(crate) told: Told,
+}
+
+/// Makes the listening sockets, so many of each as there are threads.
+pub(crate) fn listen(http: SocketAddr, https: SocketAddr, threads: usize) -> Result<Sockets> {
+    let taken = |flag: &'static str, address: SocketAddr| {
+        move || format!("cannot listen on {address}; give another address with {flag}")
+    };
+    // Sockets that share a port among threads would also share it with another process.
+    for (flag, address) in [("--http-listen", http), ("--https-listen", https)] {
+        if address.port() != 0 {
+            drop(crate::servers::bind(flag, address)?);
+        }
+    }
+    let listen = telaio_http_proxy::server::listen;
+    Ok(Sockets {
+        http: listen(http, threads).with_context(taken("--http-listen", http))?,
+        https: listen(https, threads).with_context(taken("--https-listen", https))?,
+    })
+}
+
+/// The running plane.
+#[derive(Debug)]
+pub(crate) struct IngressPlane {
+    state: Arc<IngressState>,
+    sockets: Arc<Sockets>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl IngressPlane {
+    /// Starts it. Must be called within the runtime.
+    pub(crate) fn start(options: PlaneOptions, sockets: Sockets) -> Self {
+        let state = Arc::new(IngressState::default());
+        let sockets = Arc::new(sockets);
+        let address = |list: &[std::net::TcpListener]| {
+            list.first().and_then(|it| it.local_addr().ok()).map(|it| it.to_string())
+        };
+        tracing::info!(
+            http = address(&sockets.http),
+            https = address(&sockets.https),
+            own_process = options.own_process,
+            "the ingress listens"
+        );
+        let (stop, stopped) = watch::channel(false);
+        let keeper =
+            Keeper { options, state: Arc::clone(&state), sockets: Arc::clone(&sockets), stopped };
+        let task = tokio::spawn(keeper.run());
+        Self { state, sockets, stop, task }
+    }
+
+    /// How it is.
+    pub(crate) fn state(&self) -> &Arc<IngressState> {
+        &self.state
+    }
+
+    /// Its sockets, for who takes them over.
+    pub(crate) fn sockets(&self) -> &Arc<Sockets> {
+        &self.sockets
+    }
+
+    /// Lets requests that run end. Nothing new is taken.
+    pub(crate) async fn drain(self) {
+        self.stop.send_replace(true);
+        // A fault in there has been logged.
+        let _ = self.task.await;
+    }
+}
+
+/// Keeps a worker running.
+struct Keeper {
+    options: PlaneOptions,
+    state: Arc<IngressState>,
+    sockets: Arc<Sockets>,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Keeper {
+    async fn run(mut self) {
+        let mut pause = RESTART_PAUSES.0;
+        while !*self.stopped.borrow() {
+            let began = tokio::time::Instant::now();
+            let outcome = self.work_once().await;
+            self.state.serving.store(false, Ordering::Relaxed);
+            if *self.stopped.borrow() {
+                break;
+            }
+            self.state.restarts.fetch_add(1, Ordering::Relaxed);
+            if began.elapsed() >= WELL_AFTER {
+                pause = RESTART_PAUSES.0;
+            }
+            match outcome {
+                Ok(how) => {
+                    tracing::error!(how, ?pause, "the ingress worker ended; starting another");
+                }
+                Err(error) => {
+                    tracing::error!(%error, ?pause, "the ingress worker failed; trying again");
+                }
+            }
+            let mut stopped = self.stopped.clone();
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = stopped.wait_for(|stop| *stop) => {}
+            }
+            pause = (pause * 2).min(RESTART_PAUSES.1);
+        }
+        self.options.told.end().await;
+    }
+
+    /// Starts a worker and attends to it until it ends. Says how it did.
+    async fn work_once(&mut self) -> io::Result<String> {
+        let (ours, theirs) = StdUnixStream::pair()?;
+        let ended =
+            if self.options.own_process { start_process(theirs)? } else { start_thread(theirs)? };
+        // A few bytes into an empty socket: it cannot block.
+        self.sockets.send(&ours)?;
+        ours.set_nonblocking(true)?;
+        let link = UnixStream::from_std(ours)?;
+        let attended = self.attend(link).await;
+        let drain = self.options.worker.drain + END_TIME;
+        let how = tokio::time::timeout(drain, ended).await;
+        attended?;
+        Ok(match how {
+            Ok(Ok(how)) => how,
+            Ok(Err(_)) => "nobody knows how".to_owned(),
+            Err(_) => "it does not end".to_owned(),
+        })
+    }
+
+    /// Feeds the worker until the link closes, or until we are stopped, which closes it.
+    async fn attend(&mut self, link: UnixStream) -> io::Result<()> {
+        let (input, output) = link.into_split();
+        let mut output = BufWriter::new(output);
+        let settings = Frame::json(Kind::Settings, &self.options.worker)?;
+        link::write(&mut output, &settings).await?;
+        output.flush().await?;
+        let mut view = IngressView::follow(&self.options.origin, &self.options.node);
+        let (state, told) = (Arc::clone(&self.state), self.options.told.clone());
+        let mut reading = tokio::spawn(read_reports(BufReader::new(input), state, told));
+        let mut stopped = self.stopped.clone();
+        let feeding = async {
+            while let Some(ops) = view.next().await {
+                for op in &ops {
+                    self.options.told.see(op);
+                    if let Some(frame) = Frame::op(op) {
+                        link::write(&mut output, &frame).await?;
+                    }
+                }
+                output.flush().await?;
+            }
+            Ok(())
+        };
+        tokio::select! {
+            fed = feeding => fed,
+            _ = &mut reading => Ok(()),
+            _ = stopped.wait_for(|stop| *stop) => Ok(()),
+        }
+    }
+}
+
+async fn read_reports(
+    mut input: BufReader<tokio::net::unix::OwnedReadHalf>,
+    state: Arc<IngressState>,
+    told: Told,
+) {
+    while let Ok(Some(frame)) = link::read(&mut input).await {
+        if frame.kind != Kind::Report {
+            continue;
+        }
+        match frame.read_json() {
+            Ok(Report::Serving) => {
+                state.serving.store(true, Ordering::Relaxed);
+                tracing::info!(routes = state.routes(), "the ingress serves");
+            }
+            Ok(Report::Changed { routes, warnings, ours }) => {
+                state.routes.store(routes, Ordering::Relaxed);
+                told.report(&warnings, &ours);
+            }
+            Ok(Report::Failed(why)) => tracing::error!(why, "the ingress cannot serve"),
+            Err(error) => tracing::warn!(%error, "a report of the ingress worker cannot be read"),
+        }
+    }
+}
+
+/// A worker in a process of its own. The link is its standard input; it gives up our privileges by
+/// itself before it reads anything.
+fn start_process(link: StdUnixStream) -> io::Result<oneshot::Receiver<String>> {
+    let program = std::env::current_exe()?;
+    let mut child = Command::new(program)
+        .arg("ingress-worker")
+        .env_clear()
+        .stdin(Stdio::from(OwnedFd::from(link)))
+        .stdout(Stdio::null())
+        .spawn()?;
+    let (tell, ended) = oneshot::channel();
+    std::thread::Builder::new().name("ingress-wait".into()).spawn(move || {
+        let how = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        // Nobody waits any more when we end.
+        let _ = tell.send(how);
+    })?;
+    Ok(ended)
+}
+
+/// A worker in a thread of ours, over the same link.
+fn start_thread(link: StdUnixStream) -> io::Result<oneshot::Receiver<String>> {
+    let (tell, ended) = oneshot::channel();
+    std::thread::Builder::new().name("ingress".into()).spawn(move || {
+        let how =
+            worker::run(link, false).map_or_else(|error| error.to_string(), |()| "ended".into());
+        let _ = tell.send(how);
+    })?;
+    Ok(ended)
+}

@@ -1,0 +1,103 @@
+//! From flags to what the plane, its worker and the writer of status need.
+
+use std::io::{Read, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use telaio_gateway::status::{LeaseTimes, StatusSettings};
+use telaio_source::SourceSpec;
+
+use super::worker::WorkerSettings;
+use crate::cli::{IngressArgs, IngressProcess, LogArgs};
+use crate::logging::LogFormat;
+use crate::state_dir::is_root;
+
+/// The file in the state directory with the secret for cookies.
+const COOKIE_SECRET: &str = "ingress-cookie.key";
+
+impl IngressArgs {
+    /// How many threads serve.
+    pub(crate) fn threads(&self) -> usize {
+        let all = || std::thread::available_parallelism().map_or(1, usize::from);
+        // Sockets of both ports go to the worker in one message, which has room for so many.
+        self.ingress_threads.map_or_else(all, usize::from).min(64)
+    }
+
+    /// Whether the worker gets a process of its own.
+    pub(crate) fn own_process(&self) -> bool {
+        match self.ingress_process {
+            IngressProcess::Auto => is_root(),
+            IngressProcess::Own => true,
+            IngressProcess::Same => false,
+        }
+    }
+
+    /// How the worker is to work.
+    pub(crate) fn worker_settings(
+        &self,
+        spec: &SourceSpec,
+        log: &LogArgs,
+        state_dir: &Path,
+    ) -> Result<WorkerSettings> {
+        let by_source = matches!(spec, SourceSpec::Dir(_));
+        Ok(WorkerSettings {
+            class: self.ingress_class.clone(),
+            classless: self.classless_ingresses.unwrap_or(by_source),
+            default_certificate: self.default_tls_secret.clone(),
+            trusted_proxies: self.trusted_proxies.clone(),
+            threads: self.threads(),
+            drain: self.drain_timeout,
+            cookie_secret: self.cookie_secret(state_dir)?,
+            user: (self.own_process() && is_root()).then_some(self.ingress_user),
+            log_level: log.log_level.to_string(),
+            log_json: log.log_format == LogFormat::Json,
+        })
+    }
+
+    /// Who writes status, and what.
+    pub(crate) fn status_settings(&self, node: &str) -> StatusSettings {
+        StatusSettings {
+            identity: format!("{node}-{}", std::process::id()),
+            namespace: self.lease_namespace.clone(),
+            publish_service: self.publish_service.clone(),
+            times: LeaseTimes::default(),
+        }
+    }
+
+    /// The secret that cookies are signed with.
+    fn cookie_secret(&self, state_dir: &Path) -> Result<[u8; 32]> {
+        let own = state_dir.join(COOKIE_SECRET);
+        let path = self.cookie_secret_file.as_deref().unwrap_or(&own);
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error)
+                if error.kind() == std::io::ErrorKind::NotFound
+                    && self.cookie_secret_file.is_none() =>
+            {
+                make_secret(&own).with_context(|| format!("cannot write {}", own.display()))?
+            }
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        };
+        if bytes.len() < 32 {
+            bail!("{} has less than 32 bytes; write at least as many, by chance", path.display());
+        }
+        let mut secret = [0; 32];
+        // Longer ones count as a whole.
+        for (i, byte) in bytes.iter().enumerate() {
+            secret[i % 32] ^= byte;
+        }
+        Ok(secret)
+    }
+}
+
+/// Makes a secret that only we can read.
+fn make_secret(path: &Path) -> std::io::Result<Vec<u8>> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut bytes = vec![0; 32];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600).open(path)?.write_all(&bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,112 @@
+//! What the plane passes on to the cluster: whose Ingresses, their warnings, the nodes' addresses.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use telaio_gateway::listener::node_addresses;
+use telaio_gateway::status::{StatusHandle, StatusSettings, StatusWriter};
+use telaio_gateway::{Commit, IngressEvent, Warning};
+use telaio_model::{Ingress, Kind, Node, Object, ObjectKey, Op};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::worker::reason;
+
+/// Nothing is told where there is nobody to tell: outside of a cluster warnings are in the log only.
+#[derive(Clone, Default)]
+pub(crate) struct Told {
+    inner: Option<Arc<Inner>>,
+}
+
+struct Inner {
+    handle: StatusHandle,
+    known: Mutex<Known>,
+    stop: watch::Sender<bool>,
+    writing: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Known {
+    ingresses: BTreeMap<ObjectKey, Arc<Ingress>>,
+    nodes: BTreeMap<ObjectKey, Arc<Node>>,
+    nodes_changed: bool,
+}
+
+impl Told {
+    /// Tells a cluster through its API server. Must be called within the runtime.
+    pub(crate) fn start(client: telaio_source::kube::Client, settings: StatusSettings) -> Self {
+        let (writer, handle) = StatusWriter::new(client, settings);
+        let (stop, mut stopped) = watch::channel(false);
+        let writing = tokio::spawn(writer.run(async move {
+            // Whoever could stop us is gone: so we stop.
+            let _ = stopped.wait_for(|stop| *stop).await;
+        }));
+        let inner =
+            Inner { handle, known: Mutex::default(), stop, writing: Mutex::new(Some(writing)) };
+        Self { inner: Some(Arc::new(inner)) }
+    }
+
+    /// Sees an operation on its way to the worker.
+    pub(crate) fn see(&self, op: &Op) {
+        let Some(inner) = &self.inner else { return };
+        let mut known = inner.known.lock();
+        match op {
+            Op::SetObject(Object::Ingress(ingress)) => {
+                known.ingresses.insert(ingress.meta.key.clone(), Arc::clone(ingress));
+            }
+            Op::DeleteObject(gone) if gone.kind == Kind::Ingress => {
+                known.ingresses.remove(&gone.key);
+            }
+            Op::SetObject(Object::Node(node)) => {
+                known.nodes.insert(node.meta.key.clone(), Arc::clone(node));
+                known.nodes_changed = true;
+            }
+            Op::DeleteObject(gone) if gone.kind == Kind::Node => {
+                known.nodes.remove(&gone.key);
+                known.nodes_changed = true;
+            }
+            Op::Reset => *known = Known { nodes_changed: true, ..Known::default() },
+            Op::Sync if std::mem::take(&mut known.nodes_changed) => {
+                let addresses = node_addresses(known.nodes.values().map(|node| &**node));
+                inner.handle.note(&IngressEvent::Nodes(addresses));
+            }
+            _ => {}
+        }
+    }
+
+    /// Passes on what the worker reports.
+    pub(crate) fn report(
+        &self,
+        warnings: &BTreeMap<String, Vec<(String, String)>>,
+        ours: &BTreeMap<String, bool>,
+    ) {
+        let Some(inner) = &self.inner else { return };
+        let known = inner.known.lock();
+        let mut commit = Commit::default();
+        for (text, is_ours) in ours {
+            let key = ObjectKey::parse(text);
+            let ingress = known.ingresses.get(&key).filter(|_| *is_ours).cloned();
+            commit.ours.insert(key, ingress);
+        }
+        for (text, list) in warnings {
+            let key = ObjectKey::parse(text);
+            let of = |(name, message): &(String, String)| Warning::new(&key, reason(name), message);
+            let list = list.iter().map(of).collect();
+            commit.warnings.insert(key, list);
+        }
+        drop(known);
+        inner.handle.tell(&commit);
+    }
+
+    /// Gives back what we hold in the cluster.
+    pub(crate) async fn end(&self) {
+        let Some(inner) = &self.inner else { return };
+        inner.stop.send_replace(true);
+        let writing = inner.writing.lock().take();
+        if let Some(writing) = writing {
+            // A fault in there has been logged.
+            let _ = writing.await;
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The node's view as the ingress needs it.
+
+use std::sync::Arc;
+
+use telaio_api::proto::localv1::Set;
+use telaio_api::sets;
+use telaio_brain::{LocalWatch, Wants};
+use telaio_gateway::listener::KINDS;
+use telaio_model::Op;
+use telaio_source::brain::LocalClient;
+
+use crate::feeder::ViewOrigin;
+
+/// A view that is followed.
+pub(crate) enum IngressView {
+    Store(LocalWatch),
+    Brain(Box<LocalClient>),
+}
+
+/// What the ingress asks for: all services, their endpoints also while they drain, and its objects.
+pub(crate) fn wants() -> Wants {
+    let mut wants = Wants { serving_endpoints: true, all_services: true, ..Wants::default() };
+    wants.kinds.extend(KINDS);
+    wants
+}
+
+impl IngressView {
+    /// Follows a node's view from its beginning.
+    pub(crate) fn follow(origin: &ViewOrigin, node: &Arc<str>) -> Self {
+        match origin {
+            ViewOrigin::Store(store, _) => {
+                Self::Store(LocalWatch::new(store, Arc::clone(node), wants()))
+            }
+            ViewOrigin::Brain(options, status) => {
+                let mut options = options.clone();
+                options.sets = vec![Set::ServingEndpoints, Set::AllServices];
+                options.sets.extend(KINDS.iter().copied().filter_map(sets::set_of));
+                let client = LocalClient::new(options, Arc::clone(node), Arc::clone(status));
+                Self::Brain(Box::new(client))
+            }
+        }
+    }
+
+    /// The next difference; `None` when there will be no other.
+    pub(crate) async fn next(&mut self) -> Option<Vec<Op>> {
+        match self {
+            Self::Store(watch) => watch.next().await.ok().map(Iterator::collect),
+            Self::Brain(client) => Some(client.next().await),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Backends that say who they are and what they were asked.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// A backend on loopback. A path that begins with `/slow` is answered after a second.
+pub(crate) struct Echo {
+    pub(crate) address: SocketAddr,
+    requests: Arc<AtomicUsize>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Echo {
+    pub(crate) fn start(name: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let requests = Arc::new(AtomicUsize::new(0));
+        let ended = Arc::new(AtomicBool::new(false));
+        let (name, count, end) = (name.to_owned(), Arc::clone(&requests), Arc::clone(&ended));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if end.load(Ordering::Relaxed) {
+                    return;
+                }
+                let (name, count) = (name.clone(), Arc::clone(&count));
+                std::thread::spawn(move || {
+                    // A client that breaks off ends this thread and nothing else.
+                    let _ = serve(&stream, &name, &count);
+                });
+            }
+        });
+        Self { address, requests, ended }
+    }
+
+    pub(crate) fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+fn serve(stream: &TcpStream, name: &str, count: &AtomicUsize) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut writer = stream;
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+        let mut headers = serde_json::Map::new();
+        loop {
+            let mut header = String::new();
+            reader.read_line(&mut header)?;
+            let Some((name, value)) = header.trim().split_once(": ") else { break };
+            headers.insert(name.to_lowercase(), value.into());
+        }
+        count.fetch_add(1, Ordering::Relaxed);
+        if path.starts_with("/slow") {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        let body =
+            serde_json::json!({"backend": name, "path": path, "headers": headers}).to_string();
+        write!(
+            writer,
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+    }
+}

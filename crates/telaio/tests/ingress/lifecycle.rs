@@ -1,0 +1,112 @@
+//! Starting, crashing, ending and being replaced.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::{Echo, Ingress, Manifests, ask, ingress, service};
+use crate::support::PATIENCE;
+
+fn manifests(one: &Echo) -> Manifests {
+    let manifests = Manifests::empty();
+    manifests.write(
+        "all.yaml",
+        &(service("one", &[one]) + &ingress("a", "a.example.com", "/", "one", "")),
+    );
+    manifests
+}
+
+/// The process of the worker, which is its agent's only child.
+fn worker_of(agent: u32) -> Option<u32> {
+    let path = format!("/proc/{agent}/task");
+    std::fs::read_dir(path).unwrap().flatten().find_map(|task| {
+        let children = std::fs::read_to_string(task.path().join("children")).ok()?;
+        children.split_whitespace().next()?.parse().ok()
+    })
+}
+
+#[test]
+fn as_root_the_worker_is_a_process_without_privileges_that_is_started_again() {
+    let one = Echo::start("one");
+    let plane = Ingress::start(manifests(&one), "own");
+    assert_eq!(ask(plane.http, "a.example.com", "/").backend().as_deref(), Some("one"));
+    let worker = worker_of(plane.agent.pid()).expect("a worker");
+    let status = std::fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(field("NoNewPrivs:"), ["1"]);
+    assert_eq!(field("Uid:"), ["65534"; 4], "these tests run as root");
+    assert_eq!(field("Gid:"), ["65534"; 4]);
+    assert_eq!(field("CapEff:"), ["0000000000000000"]);
+    assert!(field("Groups:").is_empty());
+
+    assert!(Command::new("kill").args(["-KILL", &worker.to_string()]).status().unwrap().success());
+    plane.agent.wait_log("the ingress worker ended; starting another");
+    // The sockets were never closed: connections wait until there is another worker.
+    assert_eq!(ask(plane.http, "a.example.com", "/").backend().as_deref(), Some("one"));
+    assert_ne!(worker_of(plane.agent.pid()), Some(worker));
+}
+
+#[test]
+fn a_request_that_runs_ends_well_when_the_agent_is_told_to_end() {
+    for process in ["same", "own"] {
+        let one = Echo::start("one");
+        let plane = Ingress::start(manifests(&one), process);
+        let http = plane.http;
+        let slow = std::thread::spawn(move || ask(http, "a.example.com", "/slow"));
+        let deadline = Instant::now() + PATIENCE;
+        while one.requests() == 0 {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let (status, log) = plane.agent.end();
+        assert_eq!(status.code(), Some(0), "{process}: {log}");
+        assert_eq!(slow.join().unwrap().status, 200, "{process}");
+    }
+}
+
+#[test]
+fn another_agent_takes_the_sockets_over_without_a_lost_connection() {
+    let one = Echo::start("one");
+    let first = Ingress::start(manifests(&one), "same");
+    let http = first.http;
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let asking = {
+        let stop = std::sync::Arc::clone(&stop);
+        std::thread::spawn(move || {
+            let mut count = 0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let answer = ask(http, "a.example.com", "/");
+                assert_eq!(answer.status, 200, "{answer:?}");
+                count += 1;
+            }
+            count
+        })
+    };
+    let state = first.agent.state.path().to_owned();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mut second = crate::support::telaio()
+        .args(["run", "--planes=ingress", "--node=loom-a", "--ingress-process=same"])
+        .args(["--http-listen=127.0.0.1:0", "--https-listen=127.0.0.1:0", "--log-format=json"])
+        .args(["--admin-listen=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"])
+        .arg("--healthz-bind-address=127.0.0.1:0")
+        .arg(format!("--state-dir={}", state.display()))
+        .arg(first.manifests.source())
+        .stderr(log.reopen().unwrap())
+        .spawn()
+        .unwrap();
+    first.agent.wait_log("another agent took over; ending when the requests that run have");
+    let deadline = Instant::now() + PATIENCE;
+    let read = || std::fs::read_to_string(log.path()).unwrap();
+    while !read().contains("the ingress serves") {
+        assert!(Instant::now() < deadline, "{}", read());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(ask(http, "a.example.com", "/").status, 200);
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(asking.join().unwrap() > 0);
+    let pid = second.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert_eq!(second.wait().unwrap().code(), Some(0), "{}", read());
+}

@@ -1,0 +1,144 @@
+//! The ingress plane as it lives: real sockets, real backends, the real binary.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "what fails here fails the test"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod backends;
+mod lifecycle;
+mod routes;
+mod tools;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Instant;
+
+use backends::Echo;
+use serde_json::Value;
+use support::{Agent, Manifests, PATIENCE};
+
+/// A running agent with an ingress, and the manifests that it follows.
+struct Ingress {
+    agent: Agent,
+    manifests: Manifests,
+    http: SocketAddr,
+    https: SocketAddr,
+}
+
+impl Ingress {
+    /// Starts an agent whose ingress works in a thread, or in a process of its own.
+    fn start(manifests: Manifests, process: &str) -> Self {
+        Self::start_with(manifests, process, tempfile::tempdir().unwrap())
+    }
+
+    fn start_with(manifests: Manifests, process: &str, state: tempfile::TempDir) -> Self {
+        let source = manifests.source();
+        let agent = Agent::start_with_state(
+            &[
+                "run",
+                "--planes=ingress",
+                "--node=loom-a",
+                "--http-listen=127.0.0.1:0",
+                "--https-listen=127.0.0.1:0",
+                "--ingress-threads=2",
+                &format!("--ingress-process={process}"),
+                "--drain-timeout=10s",
+                &source,
+            ],
+            state,
+        );
+        let listening = agent.wait_log("the ingress listens");
+        let address = |name: &str| listening[name].as_str().unwrap().parse().unwrap();
+        let (http, https) = (address("http"), address("https"));
+        agent.wait_log("the ingress serves");
+        Self { agent, manifests, http, https }
+    }
+
+    /// Asks until the answer is as wanted.
+    fn ask_until(&self, host: &str, path: &str, wanted: impl Fn(&Answer) -> bool) -> Answer {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = ask(self.http, host, path);
+            if wanted(&answer) {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "{host}{path} still answers {answer:?}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+/// An HTTP answer.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    /// The backend's name, which it says.
+    fn backend(&self) -> Option<String> {
+        let json: Value = serde_json::from_str(&self.body).ok()?;
+        json["backend"].as_str().map(str::to_owned)
+    }
+}
+
+/// One request on a connection of its own.
+fn ask(address: SocketAddr, host: &str, path: &str) -> Answer {
+    ask_with(address, host, path, "")
+}
+
+fn ask_with(address: SocketAddr, host: &str, path: &str, headers: &str) -> Answer {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n{headers}Connection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).and_then(|it| it.parse().ok()).unwrap_or(0);
+    Answer { status, head: head.to_owned(), body: body.to_owned() }
+}
+
+/// A service in the namespace shop whose endpoints are these.
+fn service(name: &str, endpoints: &[&Echo]) -> String {
+    let port = endpoints.first().map_or(1, |echo| echo.address.port());
+    use std::fmt::Write as _;
+    let mut all = String::new();
+    for echo in endpoints {
+        let (ip, port) = (echo.address.ip(), echo.address.port());
+        write!(
+            all,
+            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+             metadata: {{name: {name}-{port}, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}\n\
+             addressType: IPv4\nports: [{{name: http, port: {port}}}]\n\
+             endpoints: [{{addresses: [{ip}]}}]\n"
+        )
+        .unwrap();
+    }
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\n\
+         spec: {{clusterIP: None, ports: [{{name: http, port: 80, targetPort: {port}}}]}}\n{all}---\n"
+    )
+}
+
+/// An Ingress of one path; `more` stands in its metadata.
+fn ingress(name: &str, host: &str, path: &str, service: &str, more: &str) -> String {
+    format!(
+        "apiVersion: networking.k8s.io/v1\nkind: Ingress\n\
+         metadata:\n  name: {name}\n  namespace: shop\n{more}\
+         spec:\n  rules:\n  - host: {host}\n    http:\n      paths:\n      - path: {path}\n        \
+         pathType: Prefix\n        backend: {{service: {{name: {service}, port: {{name: http}}}}}}\n---\n"
+    )
+}
+
+fn annotated(name: &str, value: &str) -> String {
+    format!("  annotations: {{nginx.ingress.kubernetes.io/{name}: {value:?}}}\n")
+}

@@ -1,0 +1,83 @@
+//! The plugin as the agent installs it: what a runtime attaches is on the node's network, and its policies hold at once.
+
+use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::net::{SILENCE, Wire, ask_from, serve_at};
+use crate::stage::{Agent, Stage, eventually};
+
+/// Runs the installed plugin as a runtime does.
+fn call(agent: &Agent, command: &'static str, id: &str) -> Value {
+    let text = fs::read_to_string(agent.path("cni-conf/05-telaio.conflist")).unwrap();
+    let list: Value = serde_json::from_str(&text).unwrap();
+    let mut config = list["plugins"][0].clone();
+    config["cniVersion"] = list["cniVersion"].clone();
+    config["name"] = list["name"].clone();
+    let (plugin, id) = (agent.path("cni-bin/telaio-cni"), id.to_owned());
+    agent.node.machine.run(move || {
+        let mut child = Command::new(plugin)
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", &id)
+            .env("CNI_NETNS", format!("/run/netns/{id}"))
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_PATH", "/opt/cni/bin")
+            .env("CNI_ARGS", format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={id}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
+        let done = child.wait_with_output().unwrap();
+        assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stdout));
+        serde_json::from_slice(&done.stdout).unwrap_or_default()
+    })
+}
+
+/// A Pod that has no address yet.
+fn pending(name: &str, app: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: default, labels: {{app: {app}}}}}\n\
+         spec:\n  nodeName: node-a\n  containers: [{{name: c}}]\n"
+    )
+}
+
+#[test]
+fn what_a_runtime_attaches_has_its_policies_before_the_cluster_knows_its_address() {
+    let mut stage = Stage::new();
+    stage.write("web", &pending("web", "web"));
+    stage.write("db", &pending("db", "db"));
+    stage.write(
+        "policy",
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: db, namespace: default}\n\
+         spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}\n",
+    );
+    let manifests = stage.manifests();
+    stage.a.start(&manifests, "pods", &[]);
+    let machine = &stage.a.node.machine;
+    let mut ips = Vec::new();
+    for id in ["web", "db"] {
+        machine.sh(&format!("ip netns add {id}"));
+        let result = call(&stage.a, "ADD", id);
+        let ip =
+            result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
+        assert!(ip.starts_with("10.77.1."), "{result}");
+        ips.push(ip);
+    }
+    assert_eq!(machine.sh("ip -o link | grep -c ': tlb'").trim(), "1", "it is the node's network");
+    let _servers: Vec<_> = [("web", &ips[0]), ("db", &ips[1])]
+        .map(|(id, ip)| serve_at(machine, Some(id), ip, 8080, Wire::Tcp))
+        .into();
+    let reaches = |from: &str, ip: &str| {
+        ask_from(machine, Some(from), ip, 8080, Wire::Tcp, SILENCE * 2).is_ok()
+    };
+    let rules = || machine.sh("nft list ruleset");
+    eventually("the policy", || !reaches("web", &ips[1]), rules);
+    eventually("what no policy limits", || reaches("db", &ips[0]), rules);
+    for id in ["web", "db"] {
+        call(&stage.a, "DEL", id);
+    }
+    stage.a.wait("no instances", |status| status["pods"]["instance_count"] == 0);
+}

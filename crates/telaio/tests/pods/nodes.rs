@@ -1,0 +1,57 @@
+//! Nodes come, go and are mended as their objects say.
+
+use crate::net::{Wire, ask, serve};
+use crate::stage::{Stage, eventually};
+
+#[test]
+fn nodes_reach_each_others_instances_and_no_longer_when_they_have_gone() {
+    for backend in ["vxlan", "host-gw"] {
+        let stage = Stage::start("pods", &[&format!("--pod-backend={backend}")]);
+        let (a, b) = (&stage.a.node, &stage.b.node);
+        a.instance("one", 2, vec![]);
+        b.instance("two", 2, vec![]);
+        stage.a.wait("its peer", |status| status["pods"]["peers"][0] == "node-b");
+        for ip in ["10.77.2.2", "fd77:2::2"] {
+            let _server = serve(b, Some("two"), ip, 8080, Wire::Tcp);
+            let reached = || ask(a, Some("one"), ip, 8080, Wire::Tcp);
+            eventually(backend, || reached().is_ok(), || format!("{ip}: {:?}", reached()));
+            let seen = reached().unwrap();
+            let own = ip.replace("77.2", "77.1").replace("fd77:2", "fd77:1");
+            assert!(seen.contains(&own), "{backend}: {seen}");
+        }
+        let routes = || a.machine.sh("ip route; ip -6 route; ip neigh; bridge fdb");
+        // Somebody else's hand.
+        a.machine.sh("ip route del 10.77.2.0/24");
+        eventually("the route", || routes().contains("10.77.2.0/24"), routes);
+
+        stage.remove("node-b");
+        let gone = || !routes().contains("10.77.2.0/24") && !routes().contains("fd77:2::/64");
+        eventually("no way to a node that has gone", gone, routes);
+        stage.a.wait("no peer", |status| status["pods"]["peers"] == serde_json::json!([]));
+    }
+}
+
+#[test]
+fn a_bridge_and_links_that_others_remove_come_back_and_an_instance_that_is_gone_leaves_nothing() {
+    let stage = Stage::start("pods", &[]);
+    let a = &stage.a.node;
+    a.instance("one", 2, vec![]);
+    a.instance("two", 3, vec![telaio_pod_network::Port::new(8081, 8080)]);
+    let _server = serve(a, Some("two"), "10.77.1.3", 8080, Wire::Tcp);
+    let reached = || ask(a, Some("one"), "10.77.1.3", 8080, Wire::Tcp);
+    eventually("the instance", || reached().is_ok(), || format!("{:?}", reached()));
+    stage.a.wait("two instances", |status| status["pods"]["instance_count"] == 2);
+    let status = stage.a.status();
+    let two = &status["pods"]["instances"][1];
+    assert_eq!(two["id"], "two");
+    assert_eq!(two["addresses"], serde_json::json!(["10.77.1.3", "fd77:1::3"]));
+    assert_eq!(two["ports"], serde_json::json!(["8081/tcp → 8080"]));
+    assert_eq!(status["pods"]["networks"][0]["name"], "node-a");
+
+    a.machine.sh("ip link del telaio.1; ip link del tlb-node-a");
+    eventually("the bridge", || reached().is_ok(), || a.machine.sh("ip link; ip route"));
+    eventually("the vxlan link", || a.machine.try_sh("ip link show telaio.1"), String::new);
+    // The namespace of an instance goes without a word.
+    a.machine.sh("ip netns del telaio-i-one");
+    stage.a.wait("one instance", |status| status["pods"]["instance_count"] == 1);
+}
