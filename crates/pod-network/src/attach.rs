@@ -33,7 +33,7 @@ use crate::network::Network;
 use crate::networks::ENODEV;
 use crate::overlay;
 use crate::port::Port;
-use crate::ports;
+use crate::ports::{self, Flows};
 use crate::rules::{Added, Cluster, Rules};
 use crate::state::{Lock, State};
 
@@ -283,7 +283,7 @@ fn publish(state: &State, lock: Lock, record: &Attachment) -> Result<()> {
         let (networks, others) = (state.networks()?, overlay::others(state)?);
         rules.write_all(&Cluster { networks: &networks, others: &others }, &instances)?;
     }
-    ports::forget_flows(std::slice::from_ref(record))
+    ports::forget_flows(std::slice::from_ref(record), Flows::Connectionless)
 }
 
 /// Takes an attachment back, whatever of it there is. Goes on after errors; the record stays until everything
@@ -363,7 +363,7 @@ fn unpublish(records: &[Attachment]) -> Result<()> {
         return Ok(());
     }
     Rules::open()?.unpublish(records)?;
-    ports::forget_flows(records)
+    ports::forget_flows(records, Flows::All)
 }
 
 /// What an attachment really has: a record whose making was cut short does not know its addresses, but their claims know

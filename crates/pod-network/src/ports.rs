@@ -173,15 +173,32 @@ fn refuse_if_listened_to(port: &Port, record: &Attachment) -> Result<()> {
     Ok(())
 }
 
-/// Lets the kernel forget flows to an instance's published ports: they would go on where they went before.
-pub(crate) fn forget_flows(records: &[Attachment]) -> Result<()> {
+/// Which flows are forgotten. To find them the kernel walks its whole table, which takes milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flows {
+    /// Those that would go on where they went before a port was published: without connections a flow never ends while
+    /// somebody sends. TCP begins each connection anew, and the kernel with it.
+    Connectionless,
+    /// All.
+    All,
+}
+
+/// Lets the kernel forget flows to instances' published ports.
+pub(crate) fn forget_flows(records: &[Attachment], which: Flows) -> Result<()> {
+    const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+    if fs::read_to_string(COUNT).is_ok_and(|count| count.trim() == "0") {
+        return Ok(());
+    }
     let mut selections: Vec<(Family, u8)> = Vec::new();
     for record in records {
         for (family, is_ipv4) in [(Family::V4, true), (Family::V6, false)] {
             if record.address(is_ipv4).is_none() {
                 continue;
             }
-            for port in record.ports.iter().filter(|port| is_for(port, is_ipv4)) {
+            let concerns = |port: &&Port| {
+                is_for(port, is_ipv4) && (which == Flows::All || port.protocol != Protocol::Tcp)
+            };
+            for port in record.ports.iter().filter(concerns) {
                 let selection = (family, protocol_number(port.protocol));
                 if !selections.contains(&selection) {
                     selections.push(selection);

@@ -25,7 +25,7 @@ use telaio_testkit::machine::Machine;
 /// How many instances there are at most.
 const MANY: usize = 1000;
 /// How many calls a figure is the middle of.
-const WINDOW: usize = 10;
+const WINDOW: usize = 50;
 /// The reference chain is slow: so many calls are enough.
 const REFERENCE: usize = 30;
 
@@ -101,7 +101,7 @@ fn sizes(program: &Path) -> Sizes {
             plugin.call("ADD", number, 30_000 + number as u16);
             window.push(meter.wall());
             all.push(meter.wall());
-            if [WINDOW * 2, 100, MANY].contains(&number) {
+            if [WINDOW, 100, MANY].contains(&number) {
                 let cpu = meter_window.cpu() / window.len() as u32;
                 add.push((number, Cost { wall: middle(&mut window.clone()), cpu }));
             }
