@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 /// Short, so that tests are; the proportions are those of the default.
 const TIMES: LeaseTimes = LeaseTimes {
-    duration: Duration::from_millis(1000),
+    duration: Duration::from_secs(1),
     renew: Duration::from_millis(300),
     look: Duration::from_millis(200),
 };

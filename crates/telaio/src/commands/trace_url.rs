@@ -194,7 +194,7 @@ impl Answer {
                     return Self { verdict: "deny", status: Some(403), ..answer };
                 }
                 Auth::Basic(_) => {
-                    answer.via.push("a name and password are asked for: 401".to_owned())
+                    answer.via.push("a name and password are asked for: 401".to_owned());
                 }
                 Auth::Forward(forward) => answer.via.push(format!("{} is asked", forward.url)),
             }
