@@ -247,7 +247,8 @@ impl Rules {
             let mut batch = Batch::new(family, TABLE);
             batch.delete_table();
             match self.nftables.commit(&mut [&mut batch]) {
-                Err(error) if error.raw_os_error() == Some(ENOENT) => {}
+                // There is no such table, or a kernel without tables of this family.
+                Err(error) if error.is_unsupported() => {}
                 outcome => outcome.map_err(Error::kernel("removing our tables"))?,
             }
         }

@@ -38,9 +38,11 @@ use crate::plan::{Answer, plan};
 
 #[cfg_attr(not(target_os = "linux"), path = "companions/machine_elsewhere.rs")]
 mod machine;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 pub(crate) mod place;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests;
 
 use machine::Machine;

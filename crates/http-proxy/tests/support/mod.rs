@@ -123,7 +123,7 @@ async fn read_request(stream: &mut TcpStream, rest: &mut Vec<u8>) -> Option<(Str
 
 async fn serve(mut stream: TcpStream, requests: Arc<Mutex<Vec<String>>>) {
     let mut rest = Vec::new();
-    while let Some((head, body)) = read_request(&mut stream, &mut rest).await {
+    while let Some((head, body)) = Box::pin(read_request(&mut stream, &mut rest)).await {
         requests.lock().push(format!("{head}{body}"));
         let target = head.split(' ').nth(1).unwrap_or("/").to_owned();
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));

@@ -70,11 +70,11 @@ fn between(from: (&Machine, &str), to: (&Machine, &str), node: u8, host: u8) -> 
         ready.send(()).unwrap();
         let (mut stream, _) = listener.accept().unwrap();
         let mut buffer = vec![0; 256 << 10];
-        let (mut bytes, start) = (0_usize, Instant::now());
+        let (mut bytes, start) = (0.0, Instant::now());
         loop {
             match stream.read(&mut buffer).unwrap() {
-                0 => return bytes as f64 * 8.0 / start.elapsed().as_secs_f64() / 1e9,
-                count => bytes += count,
+                0 => return bytes * 8.0 / start.elapsed().as_secs_f64() / 1e9,
+                count => bytes += f64::from(u32::try_from(count).unwrap()),
             }
         }
     });

@@ -109,8 +109,8 @@ fn ask_with(address: SocketAddr, host: &str, path: &str, headers: &str) -> Answe
 
 /// A service in the namespace shop whose endpoints are these.
 fn service(name: &str, endpoints: &[&Echo]) -> String {
-    let port = endpoints.first().map_or(1, |echo| echo.address.port());
     use std::fmt::Write as _;
+    let port = endpoints.first().map_or(1, |echo| echo.address.port());
     let mut all = String::new();
     for echo in endpoints {
         let (ip, port) = (echo.address.ip(), echo.address.port());

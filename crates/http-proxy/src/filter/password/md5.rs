@@ -66,7 +66,8 @@ mod tests {
     #[test]
     fn the_standards_examples_come_out() {
         let hex = |text: &str| {
-            md5(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+            let digest = md5(text.as_bytes()).into_iter();
+            digest.map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
         };
         assert_eq!(hex(""), "d41d8cd98f00b204e9800998ecf8427e");
         assert_eq!(hex("abc"), "900150983cd24fb0d6963f7d28e17f72");

@@ -122,8 +122,7 @@ async fn a_session_is_resumed() {
         let (_, _, stream) = info_of(&acceptor, &client, "shop.org").await;
         kinds.push(stream.get_ref().1.handshake_kind().unwrap());
     }
-    use rustls::HandshakeKind::{Full, Resumed};
-    assert_eq!(kinds, [Full, Resumed]);
+    assert_eq!(kinds, [rustls::HandshakeKind::Full, rustls::HandshakeKind::Resumed]);
 }
 
 /// An authority, and somebody whom it signed.
