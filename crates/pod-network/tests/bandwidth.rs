@@ -41,7 +41,7 @@ impl Pair {
                 ip(&format!(
                     "link add {HOST_LINK} type veth peer name eth0 netns {}",
                     name("instance")
-                ))
+                ));
             })
             .unwrap();
         pair.node.run(|| ip(&format!("addr add 10.0.0.1/24 dev {HOST_LINK}"))).unwrap();
