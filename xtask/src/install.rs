@@ -24,6 +24,7 @@ const DEBIAN: &[(&str, &str)] = &[
     // What the CNI plugin is compared with, what calls it, and what the tests ping with.
     ("/usr/lib/cni/bridge", "containernetworking-plugins"),
     ("podman", "podman"),
+    ("runc", "runc"),
     ("ping", "iputils-ping"),
     // A client of the ingress that is not ours.
     ("curl", "curl"),

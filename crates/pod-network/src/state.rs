@@ -23,7 +23,6 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -194,7 +193,9 @@ impl State {
             }
             _ => {}
         }
-        remove_file(&self.network_path(name))
+        let path = self.network_path(name);
+        remove_file(&temporary(&path))?;
+        remove_file(&path)
     }
 
     /// A group that no network has. Needs the exclusive lock.
@@ -271,7 +272,9 @@ impl State {
 
     /// Removes a record; that it is gone already is no fault.
     pub(crate) fn remove_attachment(&self, key: &str) -> Result<()> {
-        remove_file(&self.attachment_path(key))
+        let path = self.attachment_path(key);
+        remove_file(&temporary(&path))?;
+        remove_file(&path)
     }
 
     /// What the nodes of the library know, across reboots.
@@ -339,12 +342,11 @@ pub(crate) fn read_record<T: DeserializeOwned>(path: &Path) -> Result<Option<T>>
 }
 
 /// Writes a record so that it is there whole or as it was.
+///
+/// Each record has one writer at a time, so one name will do; what a killed one left there is overwritten, and goes with the
+/// record.
 fn write_record<T: Serialize>(path: &Path, record: &T) -> Result<()> {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}-{number}.new", std::process::id()));
-    let temporary = PathBuf::from(temporary);
+    let temporary = temporary(path);
     let written = File::create(&temporary)
         .and_then(|file| write_json(&file, record))
         .and_then(|()| fs::rename(&temporary, path));
@@ -352,6 +354,13 @@ fn write_record<T: Serialize>(path: &Path, record: &T) -> Result<()> {
         let _ = fs::remove_file(&temporary);
         Error::io("cannot write", path)(error)
     })
+}
+
+/// Where a record is written before it takes its place.
+fn temporary(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
 }
 
 fn write_json<T: Serialize>(mut file: &File, record: &T) -> io::Result<()> {

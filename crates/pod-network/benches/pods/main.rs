@@ -8,6 +8,7 @@
     clippy::expect_used,
     clippy::panic,
     missing_docs,
+    clippy::cast_precision_loss,
     reason = "a benchmark"
 )]
 

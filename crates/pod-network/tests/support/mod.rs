@@ -109,7 +109,7 @@ impl Node {
     pub fn inventory(&self) -> String {
         self.machine.sh(
             "ip -o link | sed 's/^[0-9]*: //; s/@.*//; s/:.*//' | sort; ip route | sed 's/ linkdown//; s/ *$//' | sort; \
-             ip -6 route | grep -v fe80 | sed 's/ linkdown//' | sort; ip neigh show nud permanent; \
+             ip -6 route | grep -v fe80 | sed 's/ linkdown//' | sort; ip neigh show nud permanent | sort; \
              ls /run/netns 2>/dev/null; nft list ruleset; \
              find /var/lib/telaio -type f 2>/dev/null | grep -v 'lock$' | sort; true",
         )
