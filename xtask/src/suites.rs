@@ -205,7 +205,7 @@ fn h2(_: &mut Run) -> Result<Outcome> {
     let (known, new): (Vec<&&str>, Vec<&&str>) =
         failed.iter().partition(|line| H2_KNOWN.iter().any(|known| line.ends_with(known)));
     println!("{passed} passed, {} failed as known, {} failed", known.len(), new.len());
-    for line in new.iter() {
+    for line in &new {
         println!("{line}");
     }
     Ok(Outcome::of(passed >= H2_PASSED_MIN && new.is_empty()))

@@ -1,6 +1,6 @@
 //! What the cluster is told: where an Ingress can be reached, and what is wrong with it.
 //!
-//! Of all proxies of a cluster one writes at a time, the holder of a [Lease](lease). It writes
+//! Of all proxies of a cluster one writes at a time, the holder of a Lease. It writes
 //! `status.loadBalancer` of the Ingresses that are ours and whose status is another than it should
 //! be, and warnings as Events, each once.
 //!

@@ -7,12 +7,12 @@
 //!
 //! - [`parse`]: heads in, strictly;
 //! - [`body`]: lengths and chunks, in and out;
-//! - [`write`]: heads out, without what concerns one hop only;
-//! - [`buffer`], [`timer`]: memory and deadlines that idle connections do not pay for;
+//! - [`mod@write`]: heads out, without what concerns one hop only;
+//! - `buffer`, `timer`: memory and deadlines that idle connections do not pay for;
 //! - [`relay`]: one request's bytes between client and endpoint;
 //! - [`serve`]: a client's connection, request after request;
-//! - [`streamed`]: a request whose bodies must be streams;
-//! - [`tunnel`]: what follows an upgrade.
+//! - `streamed`: a request whose bodies must be streams;
+//! - `tunnel`: what follows an upgrade.
 
 pub mod body;
 pub(crate) mod buffer;

@@ -2,13 +2,13 @@
 //! service's endpoints, and answered.
 //!
 //! ```text
-//!  listener ─► wire (h1, h2) ─► RequestHead ─► RouteTable ─► filters ─► cache ─► LoadBalancer ─► pool ─► endpoint
+//!  listener ─► wire (h1, h2) ─► RequestHead ─► Router ─► filters ─► cache ─► LoadBalancer ─► pool ─► endpoint
 //!              tls, proxy protocol   head        table         filter     cache     balance      upstream
 //! ```
 //!
 //! Read it in this order:
 //! - [`head`]: a request's and a response's head as every part sees them, whatever wire they came by;
-//! - [`table`]: routes, backends and policies as plain values, and the immutable [`RouteTable`] that
+//! - [`table`]: routes, backends and policies as plain values, and the immutable [`Router`] that
 //!   requests are matched against;
 //! - [`error`]: what can go wrong, whose fault it is and whether to try again;
 //! - [`reply`]: answers that we give ourselves, among them the error pages;
@@ -25,7 +25,6 @@
 //! - A request whose framing can be read in two ways is refused and its connection closed.
 //! - Every buffer, queue, list and wait has a bound.
 //!
-//! [`RouteTable`]: table::RouteTable
 //! [`RequestHead`]: head::RequestHead
 
 pub mod balance;

@@ -1,6 +1,6 @@
 //! The proxy itself: the table in force, the backends as they run, and what happens to a request.
 //!
-//! Decisions are made here and do not know the wire: [`HttpProxy::decide`] takes a [`RequestHead`] and
+//! Decisions are made here and do not know the wire: [`HttpProxy::decide`] takes a [`RequestHead`](crate::RequestHead) and
 //! says what shall happen. The h1 code acts on it directly; everything else goes by
 //! [`HttpProxy::forward_request`], which speaks heads and bodies.
 

@@ -2,10 +2,10 @@
 //!
 //! Somebody else (the gateway, from Ingress objects) makes these values and hands over
 //! [`TableChange`]s: only what one object's change alters. The proxy compiles them into an immutable
-//! [`RouteTable`] that requests are matched against.
+//! [`Router`](crate::Router) that requests are matched against.
 //!
 //! ```text
-//!  TableChange ─► RouteTable::apply ─► RouteTable   (the old one goes on serving those who hold it)
+//!  TableChange ─► Router::apply ─► Router   (the old one goes on serving those who hold it)
 //!             └─► Upstreams             endpoints, health and connections, kept by BackendId
 //! ```
 //!

@@ -122,8 +122,8 @@ mod tests {
             };
             let (nothing, came) = (Noticed::default(), Noticed { came: true, went: false });
             ip("link add name a type veth peer name b");
-            ip("link set a up");
-            ip("link set b up");
+            ip("link set dev a up");
+            ip("link set dev b up");
             ip("addr add 10.0.0.1/24 dev a");
             ip("route add 10.9.0.0/16 via 10.0.0.2 proto 116");
             ip("route add 10.8.0.0/16 via 10.0.0.2 proto static");
@@ -140,7 +140,8 @@ mod tests {
                 "link del a",
             ] {
                 ip(loss);
-                assert!(next().went, "{loss}");
+                // Something else may be told before it.
+                assert!((0..10).any(|_| next().went), "{loss}");
             }
         });
         Netns::remove(&name).unwrap();

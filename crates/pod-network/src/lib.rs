@@ -9,7 +9,7 @@
 //! - [`state`]: records on disk, locks, [`Host`];
 //! - [`ipam`]: who has which address;
 //! - [`rules`]: the node's rules: published ports, masquerade, isolation of networks;
-//! - [`attach`]: putting an instance on a network and taking it off, the heart of all else;
+//! - `attach`: putting an instance on a network and taking it off, the heart of all else;
 //! - [`overlay`]: other nodes;
 //! - [`node`], [`instance`], [`utils`]: the library's interface;
 //! - [`cni`]: the same as a CNI plugin;

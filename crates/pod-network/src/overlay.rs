@@ -11,7 +11,7 @@
 //!
 //! A peer's hardware address on the vxlan link follows from its first network, unless the peer says another; so a
 //! peer is known by its networks and its address alone. A further backend is a further [`Backend`] and its lines in
-//! [`requests_for`].
+//! `requests_for`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -6,7 +6,7 @@
 //!                   └── routes loaded, warnings, whose Ingresses ──┘
 //! ```
 //!
-//! The [`plane`] holds the listening sockets, follows the node's view and restarts the [`worker`]
+//! The [`plane`] holds the listening sockets, follows the node's view and restarts the [`worker`](mod@worker)
 //! when it ends; the worker serves. Between them is a [`link`], a Unix socket that carries the view
 //! as the Local API's messages, the sockets, and what the worker has to tell. As root the worker is
 //! a process of its own that gives up every privilege before it reads a byte of anybody's; otherwise

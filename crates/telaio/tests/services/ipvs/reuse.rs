@@ -1,6 +1,7 @@
 //! A client that uses its port again at once is served at once. Kernels before 5.9 dropped its first packet
 //! where connection tracking is on, and it tried again after a second.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -29,19 +30,35 @@ fn syn_retransmissions() -> u64 {
     found.unwrap().1.parse().unwrap()
 }
 
+/// How long it is waited for.
+const PAUSE_FOR_BIND: Duration = Duration::from_millis(20);
+/// How often a port is asked for that the client's own kernel has not let go of yet.
+const BINDS_MAX: usize = 100;
+
 /// One connection with this address and port of the client, to its first byte.
 pub(super) fn connect(from: IpAddr, port: u16, to: SocketAddr) {
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
-    socket.set_reuse_address(true).unwrap();
-    socket.bind(&SocketAddr::new(from, port).into()).unwrap();
-    // Closed at once: else the client itself would not use the port again for a minute.
-    socket.set_linger(Some(Duration::ZERO)).unwrap();
-    let connected = socket.connect_timeout(&to.into(), PATIENCE);
-    connected.unwrap_or_else(|error| {
-        let sockets = ["tcp", "tcp6"]
-            .map(|name| std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap());
-        panic!("{to} from {from}, port {port}: {error}\n{}", sockets.concat())
-    });
+    let mut tries = 0;
+    let socket = loop {
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.bind(&SocketAddr::new(from, port).into()).unwrap();
+        // Closed at once: else the client itself would not use the port again for a minute.
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+        match socket.connect_timeout(&to.into(), PATIENCE) {
+            Ok(()) => break socket,
+            // Nothing was sent yet: the connection before is still being taken down here.
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable && tries < BINDS_MAX => {
+                tries += 1;
+                std::thread::sleep(PAUSE_FOR_BIND);
+            }
+            Err(error) => {
+                let sockets = ["tcp", "tcp6"].map(|name| {
+                    std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap()
+                });
+                panic!("{to} from {from}, port {port}: {error}\n{}", sockets.concat())
+            }
+        }
+    };
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut byte = [0];
     assert_eq!(std::io::Read::read(&mut &socket, &mut byte).unwrap(), 1, "{to} from {port}");
