@@ -1,6 +1,6 @@
 //! Compression of responses on their way to the client: gzip, brotli and zstd.
 //!
-//! [`mod@negotiate`] reads what the client takes, [`Plan`] decides whether a response is worth it, [`Encoder`]
+//! [`negotiate()`] reads what the client takes, [`Plan`] decides whether a response is worth it, [`Encoder`]
 //! does it piece by piece. What the origin sends after a pause reaches the client at once: whenever nothing
 //! more is there to be read, the encoder is flushed, so that events and long polls work as without it.
 //!

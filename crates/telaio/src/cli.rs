@@ -492,6 +492,7 @@ pub(crate) struct CleanupArgs {
           hide_possible_values = true, value_parser = BoolishValueParser::new())]
     pub(crate) kube_proxy: bool,
 
+    #[cfg(target_os = "linux")]
     #[command(flatten)]
     pub(crate) cni: CniArgs,
 

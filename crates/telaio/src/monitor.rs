@@ -136,6 +136,7 @@ impl Monitor {
     }
 
     /// Whether requests can be served: the first routes are loaded. True where there is no ingress.
+    #[cfg_attr(not(unix), expect(clippy::unused_self, reason = "there is no ingress plane"))]
     pub(crate) fn ingress_ready(&self) -> bool {
         #[cfg(unix)]
         let ready = !self.facts.planes.iter().any(|plane| plane == "ingress")

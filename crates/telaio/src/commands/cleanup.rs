@@ -9,6 +9,7 @@ use crate::backend::sole::Sole;
 use crate::cli::CleanupArgs;
 use crate::exit::CommandError;
 use crate::plane::Plane;
+#[cfg(target_os = "linux")]
 use crate::pods;
 use crate::state_dir::{Part, StateDir};
 
@@ -31,9 +32,12 @@ pub(crate) fn cleanup(args: &CleanupArgs, out: &mut impl Write) -> Result<(), Co
     if args.kube_proxy {
         note(services::remove_kube_proxy());
     }
-    let (gone, failed) = pods::remove_ours(state_dir.path(), &args.cni.settings());
-    removed.extend(gone);
-    problems.extend(failed);
+    #[cfg(target_os = "linux")]
+    {
+        let (gone, failed) = pods::remove_ours(state_dir.path(), &args.cni.settings());
+        removed.extend(gone);
+        problems.extend(failed);
+    }
     problems.extend(services::restore(state_dir.path()));
     for what in &removed {
         writeln!(out, "removed {what}").context("cannot print")?;

@@ -122,6 +122,7 @@ fn services_backend(args: &RunArgs) -> Result<Option<&'static str>, CommandError
 
 /// The flags that ask for ports, with what they ask for.
 fn listen_flags(args: &RunArgs) -> Vec<(&'static str, std::net::SocketAddr)> {
+    #[cfg_attr(not(unix), expect(unused_mut, reason = "nothing else listens there"))]
     let mut flags = args.listen.with_api(args.api_listen);
     #[cfg(unix)]
     if args.planes.contains(&Plane::Ingress) {
@@ -224,7 +225,9 @@ struct Agent {
     taken_by: Option<UnixStream>,
     #[cfg(not(unix))]
     taken_by: Option<()>,
+    #[cfg(unix)]
     view: ViewOrigin,
+    #[cfg(unix)]
     node: String,
     /// With `--once`: how long the first state may take, and when that is over.
     once: Option<(Duration, Instant)>,
@@ -297,7 +300,9 @@ impl Agent {
             #[cfg(unix)]
             handover: None,
             taken_by: None,
+            #[cfg(unix)]
             view,
+            #[cfg(unix)]
             node,
             once,
             feeder,
@@ -515,8 +520,8 @@ async fn taken_over(handover: &mut Option<Handover>) -> UnixStream {
 
 /// There is no ingress to take over here.
 #[cfg(not(unix))]
-async fn taken_over(_: &mut Option<()>) -> () {
-    std::future::pending().await
+async fn taken_over(_: &mut Option<()>) {
+    std::future::pending::<()>().await;
 }
 
 /// Ends when `--once` has waited for long enough, which it tells. Without `--once`, never.

@@ -28,8 +28,13 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 /// Answers one question, or a file of them.
 pub(crate) fn trace(args: &TraceArgs, out: &mut impl Write) -> Result<(), CommandError> {
     Logging::start(&args.log)?;
+    #[cfg(target_os = "linux")]
     if let Some(url) = &args.url {
         return super::trace_url::trace_url(args, url, out);
+    }
+    #[cfg(not(target_os = "linux"))]
+    if args.url.is_some() {
+        return Err(CommandError::failed("--url needs the ingress plane, which Linux has"));
     }
     let question = args.question()?;
     let backend = backend::choose_to_show(&args.backend)?;
