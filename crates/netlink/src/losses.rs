@@ -21,6 +21,8 @@ const ROUTE_PROTOCOL_AT: usize = 5;
 /// Where a neighbour has its state.
 const NEIGHBOUR_STATE_AT: usize = 8;
 const NEIGHBOUR_PERMANENT: u16 = 0x80;
+/// What a lasting neighbour is when somebody deletes it; also one that never answered.
+const NEIGHBOUR_FAILED: u16 = 0x20;
 /// What the kernel may hold for us until we read it.
 const RECEIVE_BUFFER_BYTES: i32 = 4 << 20;
 /// How many datagrams are read at once.
@@ -93,7 +95,8 @@ fn note(
         }
         RTM_DELNEIGH => {
             let state = message.body.get(NEIGHBOUR_STATE_AT..).and_then(ne16);
-            noticed.went |= state.is_some_and(|state| state & NEIGHBOUR_PERMANENT != 0);
+            let may_be_ours = NEIGHBOUR_PERMANENT | NEIGHBOUR_FAILED;
+            noticed.went |= state.is_some_and(|state| state & may_be_ours != 0);
         }
         _ => {}
     }
@@ -137,7 +140,7 @@ mod tests {
                 "route del 10.9.0.0/16",
                 "neigh del 10.0.0.2 dev a",
                 "addr del 10.0.0.1/24 dev a",
-                "link del a",
+                "link del dev a",
             ] {
                 ip(loss);
                 // Something else may be told before it.
