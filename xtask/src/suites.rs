@@ -211,8 +211,9 @@ fn h2(_: &mut Run) -> Result<Outcome> {
     Ok(Outcome::of(passed >= H2_PASSED_MIN && new.is_empty()))
 }
 
-/// How many cases pass at least: fewer, and the program did not run them.
-const H2_PASSED_MIN: usize = 105;
+/// How many cases pass at least: fewer, and the program did not run them. It has been seen to leave one of
+/// its 107 lines out; what fails is told by a line of its own.
+const H2_PASSED_MIN: usize = 103;
 
 /// What only Windows runs, under wine.
 fn windows(_: &mut Run) -> Result<Outcome> {
