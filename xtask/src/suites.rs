@@ -200,7 +200,8 @@ fn h2(_: &mut Run) -> Result<Outcome> {
     if all {
         return Ok(Outcome::Passed);
     }
-    let passed = said.lines().filter(|line| line.contains("Test passed: ")).count();
+    // Cases run beside each other, and two of them may speak on one line.
+    let passed = said.matches("Test passed: ").count();
     let failed: Vec<_> = said.lines().filter(|line| line.contains("Test failed: ")).collect();
     let (known, new): (Vec<&&str>, Vec<&&str>) =
         failed.iter().partition(|line| H2_KNOWN.iter().any(|known| line.ends_with(known)));
@@ -211,9 +212,8 @@ fn h2(_: &mut Run) -> Result<Outcome> {
     Ok(Outcome::of(passed >= H2_PASSED_MIN && new.is_empty()))
 }
 
-/// How many cases pass at least: fewer, and the program did not run them. It has been seen to leave one of
-/// its 107 lines out; what fails is told by a line of its own.
-const H2_PASSED_MIN: usize = 103;
+/// How many cases pass at least: fewer, and the program did not run them.
+const H2_PASSED_MIN: usize = 105;
 
 /// What only Windows runs, under wine.
 fn windows(_: &mut Run) -> Result<Outcome> {
