@@ -21,6 +21,7 @@ const DEBIAN: &[(&str, &str)] = &[
     ("iptables-nft-restore", "iptables"),
     ("ipset", "ipset"),
     ("ipvsadm", "ipvsadm"),
+    ("conntrack", "conntrack"),
     // What the CNI plugin is compared with, what calls it, and what the tests ping with.
     ("/usr/lib/cni/bridge", "containernetworking-plugins"),
     ("podman", "podman"),
