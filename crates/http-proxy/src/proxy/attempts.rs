@@ -17,11 +17,15 @@ use crate::table::RetryOn;
 pub(crate) struct Attempts<'a> {
     pub(crate) forwarding: &'a Forwarding,
     pub(crate) begun: Instant,
+    /// The time, as long as nothing was waited for.
+    pub(crate) now: Option<Instant>,
     pub(crate) tries: u32,
     tried: Vec<Arc<Peer>>,
     peer: Option<Arc<Peer>>,
     stale: u32,
     pub(crate) answered: Option<Instant>,
+    /// When the last try was over, if that is when the request is.
+    pub(crate) ended: Option<Instant>,
     pub(crate) body_bytes: u64,
     pub(crate) response_begun: bool,
     /// What the cache makes of the response.
@@ -36,11 +40,13 @@ impl<'a> Attempts<'a> {
         Self {
             forwarding,
             begun,
+            now: None,
             tries: 0,
             tried: Vec::new(),
             peer: None,
             stale: 0,
             answered: None,
+            ended: None,
             body_bytes: 0,
             response_begun: false,
             fetch: None,
@@ -135,7 +141,7 @@ impl<'a> Attempts<'a> {
             body_bytes: self.body_bytes,
             status,
             error,
-            ..Outcome::new(self.begun)
+            ..Outcome::until(self.begun, self.ended.unwrap_or_else(Instant::now))
         };
         proxy.observe(request, &outcome);
     }
