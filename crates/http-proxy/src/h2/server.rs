@@ -280,24 +280,21 @@ async fn handle(
             state.now = now;
             forward(&mut stream, &head, body, websocket, state).await;
         }
-        Decision::Reply(reply) => {
+        Decision::Reply(reply, route) => {
             let status = reply.head.status;
             Box::pin(stream.reply(&head, reply)).await;
-            proxy.observe(&head, &Outcome { status, ..Outcome::new(begun) });
+            proxy.observe(&head, &Outcome::answered(status, route.as_deref(), begun));
         }
-        Decision::Refuse(kind) => {
+        Decision::Refuse(kind, route) => {
             stream.refuse(&head, kind).await;
-            observe_error(proxy, &head, kind, begun);
+            proxy.observe(&head, &Outcome::refused(kind, route.as_deref(), begun));
         }
         Decision::Ask(_) => {}
     }
 }
 
 fn observe_error(proxy: &HttpProxy, head: &RequestHead, kind: ErrorKind, begun: Instant) {
-    proxy.observe(
-        head,
-        &Outcome { status: kind.status(), error: Some(kind), ..Outcome::new(begun) },
-    );
+    proxy.observe(head, &Outcome::refused(kind, None, begun));
 }
 
 /// Makes an extended CONNECT the upgrade that HTTP/1.1 endpoints understand.
