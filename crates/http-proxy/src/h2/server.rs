@@ -130,7 +130,6 @@ impl<S: Io> Running<S> {
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     self.begun = self.begun.saturating_add(1);
                     let task = handle(Arc::clone(&self.session), request, respond);
-                    eprintln!("SIZE handle {}", std::mem::size_of_val(&task));
                     self.streams.push(Box::pin(task));
                     progress = true;
                 }

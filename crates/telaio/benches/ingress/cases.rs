@@ -29,7 +29,7 @@ impl Plan {
             match arg.as_str() {
                 "--rounds" => plan.rounds = value()?.parse().context("--rounds needs a number")?,
                 "--seconds" => {
-                    plan.seconds = value()?.parse().context("--seconds needs a number")?
+                    plan.seconds = value()?.parse().context("--seconds needs a number")?;
                 }
                 "--beside" => {
                     let names: Vec<_> = value()?.split(',').map(str::to_lowercase).collect();
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let plan = Plan::of(args)?;
     crate::rig::prefer_us()?;
     let rig = Rig::new()?;
-    let _backend = rig.backend()?;
+    let backend = rig.backend()?;
     let cases = CASES.iter().any(|case| plan.wants(case.name));
     if cases || plan.wants("latency") || plan.wants("memory") {
         let mut proxies = Vec::new();
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             costs(&plan, &proxies)?;
         }
         if plan.wants("latency") {
-            latency(&plan, &rig, &proxies)?;
+            latency(&plan, &rig, &backend, &proxies)?;
         }
         if plan.wants("memory") {
             routes::idle_memory(&proxies)?;
@@ -139,20 +139,24 @@ fn best(proxies: &[(Kind, Running)], spreads: &[Spread]) -> f64 {
 }
 
 /// Latency at a fixed rate.
-fn latency(plan: &Plan, rig: &Rig, proxies: &[(Kind, Running)]) -> Result<()> {
+fn latency(plan: &Plan, rig: &Rig, backend: &Running, proxies: &[(Kind, Running)]) -> Result<()> {
     // Enough for the last of a thousand to be more than chance.
     let seconds = plan.seconds * 2;
     println!(
         "Latency of small GETs at {RATE} requests per second over 32 connections, in µs: median (least–most) of {} \
-         interleaved rounds of {seconds} s.\n",
+         interleaved rounds of {seconds} s. Proxy, load and backend run with real-time priority, so that what else the \
+         machine does does not count.\n",
         plan.rounds
     );
     let log = rig.path("latencies.log");
+    let all = || proxies.iter().map(|(_, running)| running).chain([backend]);
+    all().try_for_each(|running| running.set_first(true))?;
     let figures = rounds(plan.rounds, proxies, |on| {
         let times = latencies(on, seconds, &log)?;
         let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
         Ok([at(0.5), at(0.99), at(0.999)])
     })?;
+    all().try_for_each(|running| running.set_first(false))?;
     let spreads: Vec<[Spread; 3]> = figures
         .into_iter()
         .map(|own| [0, 1, 2].map(|place| Spread::of(own.iter().map(|all| all[place]).collect())))

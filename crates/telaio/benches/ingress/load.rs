@@ -97,8 +97,17 @@ pub(crate) fn cost(case: Case, on: &Running, seconds: u32, host: Option<&str>) -
 pub(crate) fn latencies(on: &Running, seconds: u32, log: &Path) -> Result<Vec<f64>> {
     let _ = std::fs::remove_file(log);
     let url = format!("http://127.0.0.1:{}/small", on.http);
-    let mut command = pinned(LOAD_CORE, Path::new("h2load"));
-    command.args(["--h1", "-t1", "-c32", &format!("--rps={}", RATE / 32), "-D"]);
+    let mut command = pinned(LOAD_CORE, Path::new("chrt"));
+    command.args([
+        "-f",
+        "1",
+        "h2load",
+        "--h1",
+        "-t1",
+        "-c32",
+        &format!("--rps={}", RATE / 32),
+        "-D",
+    ]);
     command.args([&seconds.to_string(), &format!("--log-file={}", log.display()), &url]);
     let output = command.output().context("h2load is missing")?;
     if !output.status.success() {

@@ -37,13 +37,11 @@ pub(crate) fn idle_memory(proxies: &[(Kind, Running)]) -> Result<()> {
 /// The sum, and of what.
 fn shown(parts: &[f64]) -> String {
     let sum: f64 = parts.iter().sum();
-    match parts {
-        [_] => format!("{sum:.1}"),
-        _ => {
-            let parts: Vec<_> = parts.iter().map(|part| format!("{part:.1}")).collect();
-            format!("{sum:.1} ({})", parts.join(" + "))
-        }
+    if parts.len() == 1 {
+        return format!("{sum:.1}");
     }
+    let parts: Vec<_> = parts.iter().map(|part| format!("{part:.1}")).collect();
+    format!("{sum:.1} ({})", parts.join(" + "))
 }
 
 fn idle(port: u16, count: usize) -> Result<Vec<TcpStream>> {

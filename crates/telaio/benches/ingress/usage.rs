@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context, Result};
 
 /// A process and those that it started, and they.
-fn family(pid: u32) -> Result<Vec<u32>> {
+pub(crate) fn family(pid: u32) -> Result<Vec<u32>> {
     let mut all = vec![pid];
     let mut next = 0;
     while let Some(pid) = all.get(next).copied() {
