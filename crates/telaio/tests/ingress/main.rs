@@ -115,11 +115,15 @@ fn ask_with(address: SocketAddr, host: &str, path: &str, headers: &str) -> Answe
 
 /// A service in the namespace shop whose endpoints are these.
 fn service(name: &str, endpoints: &[&Echo]) -> String {
+    service_at(name, &endpoints.iter().map(|echo| echo.address).collect::<Vec<_>>())
+}
+
+fn service_at(name: &str, endpoints: &[SocketAddr]) -> String {
     use std::fmt::Write as _;
-    let port = endpoints.first().map_or(1, |echo| echo.address.port());
+    let port = endpoints.first().map_or(1, SocketAddr::port);
     let mut all = String::new();
-    for echo in endpoints {
-        let (ip, port) = (echo.address.ip(), echo.address.port());
+    for endpoint in endpoints {
+        let (ip, port) = (endpoint.ip(), endpoint.port());
         write!(
             all,
             "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\

@@ -366,3 +366,39 @@ fn the_proxy_protocol_is_believed_from_its_networks_only() {
     assert_eq!(ask_after(plane.http, b"").unwrap().status, 200);
     assert_eq!(ask_after(plane.http, v1).unwrap().status, 400, "it is no HTTP");
 }
+
+#[test]
+fn a_backend_that_asks_for_the_proxy_protocol_gets_it() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut seen = Vec::new();
+            while !seen.windows(4).any(|end| end == b"\r\n\r\n") {
+                let mut piece = [0; 1024];
+                let Ok(count @ 1..) = stream.read(&mut piece) else { break };
+                seen.extend_from_slice(&piece[..count]);
+            }
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+            if tell.send(String::from_utf8_lossy(&seen).into_owned()).is_err() {
+                return;
+            }
+        }
+    });
+    let manifests = Manifests::empty();
+    let annotation = "  annotations: {telaio.dev/upstream-proxy-protocol: v1}\n";
+    let all = super::service_at("one", &[address])
+        + &ingress("a", "a.example.com", "/", "one", annotation);
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "same");
+    for _ in 0..2 {
+        assert_eq!(ask(plane.http, "a.example.com", "/").status, 200);
+        let seen = told.recv_timeout(PATIENCE).unwrap();
+        let (first, rest) = seen.split_once("\r\n").unwrap();
+        let words: Vec<&str> = first.split(' ').collect();
+        assert_eq!(words[..4], ["PROXY", "TCP4", "127.0.0.1", "127.0.0.1"], "{seen}");
+        assert_eq!(words[5], plane.http.port().to_string(), "where the client connected to");
+        assert!(rest.starts_with("GET / HTTP/1.1\r\n"), "{seen}");
+    }
+}
