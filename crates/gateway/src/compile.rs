@@ -25,6 +25,7 @@ use crate::certificates;
 use crate::claims::{Claim, Place, Rank};
 use crate::listener::ServiceNews;
 use crate::policy;
+use crate::small_set::SmallSet;
 use crate::warning::{Reason, Warning};
 
 /// What Ingresses can refer to.
@@ -89,7 +90,7 @@ pub struct Compiled {
     /// Hosts whose TLS goes to a backend unopened.
     pub passthrough: Vec<(Arc<str>, BackendId)>,
     /// What it refers to.
-    pub needs: BTreeSet<Need>,
+    pub needs: SmallSet<Need>,
     /// What its writer should know.
     pub warnings: Vec<Warning>,
     /// When it was made.

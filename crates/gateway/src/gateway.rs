@@ -17,6 +17,7 @@ use crate::claims::{Claims, Place};
 use crate::class::{ClassSettings, Classes};
 use crate::compile::{Cluster, Compiled, Need, compile};
 use crate::listener::{IngressEvent, ServiceNews};
+use crate::small_set::SmallSet;
 use crate::warning::Warning;
 
 /// What decides besides the objects.
@@ -53,7 +54,7 @@ struct Entry {
 #[derive(Debug)]
 struct BackendEntry {
     spec: BackendSpec,
-    users: BTreeSet<ObjectKey>,
+    users: SmallSet<ObjectKey>,
     built: Option<Backend>,
 }
 
@@ -70,13 +71,14 @@ pub struct Gateway {
     settings: GatewaySettings,
     classes: Classes,
     cluster: Cluster,
-    entries: BTreeMap<ObjectKey, Entry>,
+    // Boxed, here and below: a tree has room for twice as many.
+    entries: BTreeMap<ObjectKey, Box<Entry>>,
     /// Who refers to what.
-    needed_by: BTreeMap<Need, BTreeSet<ObjectKey>>,
+    needed_by: BTreeMap<Need, SmallSet<ObjectKey>>,
     claims: Claims,
-    backends: BTreeMap<BackendId, BackendEntry>,
+    backends: BTreeMap<BackendId, Box<BackendEntry>>,
     /// The backends of a service.
-    of_service: BTreeMap<ObjectKey, BTreeSet<BackendId>>,
+    of_service: BTreeMap<ObjectKey, SmallSet<BackendId>>,
     /// Who names which secret for a host.
     tls_hosts: BTreeMap<Arc<str>, TlsHost>,
     /// The hosts that each secret has won, and how many Ingresses take it for its own names.
@@ -202,7 +204,7 @@ impl Gateway {
 
     fn set_ingress(&mut self, key: ObjectKey, ingress: Arc<Ingress>) {
         let new = Entry { ingress: Arc::clone(&ingress), compiled: None, warned: Vec::new() };
-        self.entries.entry(key).or_insert(new).ingress = ingress;
+        self.entries.entry(key).or_insert_with(|| Box::new(new)).ingress = ingress;
     }
 
     /// Marks an Ingress as gone; what it had is taken back when it is compiled.
@@ -291,10 +293,9 @@ impl Gateway {
             if of_service.insert(spec.id.clone()) {
                 touched.services.insert(spec.service.clone());
             }
-            let entry = self.backends.entry(spec.id.clone()).or_insert_with(|| BackendEntry {
-                spec: spec.clone(),
-                users: BTreeSet::new(),
-                built: None,
+            let entry = self.backends.entry(spec.id.clone()).or_insert_with(|| {
+                let users = SmallSet::default();
+                Box::new(BackendEntry { spec: spec.clone(), users, built: None })
             });
             if entry.spec != *spec {
                 entry.spec = spec.clone();

@@ -31,6 +31,7 @@ pub mod listener;
 pub mod migrate;
 mod policy;
 pub mod processor;
+pub mod small_set;
 pub mod status;
 pub mod warning;
 

@@ -60,8 +60,11 @@ pub const ALLOCATIONS_FILE: &str = "allocations.json";
 const SCAN_INTERVAL: Duration = Duration::from_mins(1);
 /// The same while there are no notices, or no root to notice anything in.
 const SCAN_INTERVAL_UNWATCHED: Duration = Duration::from_secs(2);
-/// How much longer than the quiet time changes are gathered at most.
-const DEBOUNCE_MAX_FACTOR: u32 = 10;
+/// How long a file must be left alone. Linux tells when its writer is done: there it is only time for
+/// files that are written together.
+const DEBOUNCE: Duration = Duration::from_millis(if cfg!(target_os = "linux") { 5 } else { 20 });
+/// How long changes are gathered at most, and the end of a writer is waited for.
+const DEBOUNCE_MAX: Duration = Duration::from_millis(200);
 
 /// How a directory is read.
 #[derive(Debug, Clone)]
@@ -86,7 +89,7 @@ impl Default for DirOptions {
             node_port_range: NODE_PORTS_DEFAULT,
             state_dir: None,
             state_read_only: false,
-            debounce: Duration::from_millis(20),
+            debounce: DEBOUNCE,
         }
     }
 }
@@ -261,7 +264,7 @@ impl Worker {
 
     /// Sends everything, then what changes, until nobody listens.
     fn run(mut self, tx: &mpsc::Sender<Batch>, quiet: Duration) {
-        let debounce = Debounce { quiet, max: quiet * DEBOUNCE_MAX_FACTOR };
+        let debounce = Debounce { quiet, max: quiet.max(DEBOUNCE_MAX) };
         let mut synced = false;
         let mut changes = self.scan_all();
         loop {

@@ -43,14 +43,16 @@ thread_local! {
     static SPARES: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
 }
 
-fn take_exchange(client: &ClientInfo, scheme: Scheme) -> Box<Exchange> {
+/// Heads and memory for a request, that others have used before.
+pub(crate) fn take_exchange(client: &ClientInfo, scheme: Scheme) -> Box<Exchange> {
     let mut exchange = SPARES.with_borrow_mut(Vec::pop).unwrap_or_default();
     exchange.request.client.clone_from(client);
     exchange.request.scheme = scheme;
     exchange
 }
 
-fn give_back(mut exchange: Box<Exchange>) {
+/// Keeps them for the next one.
+pub(crate) fn give_back(mut exchange: Box<Exchange>) {
     let large = exchange.to_client.capacity()
         + exchange.to_upstream.capacity()
         + exchange.request.headers.byte_count();
@@ -127,7 +129,7 @@ impl<S: Io> Connection<S> {
             Waited::Head(length) => length,
             Waited::Over => return false,
             Waited::Refused(kind) => {
-                self.refuse(kind, None).await;
+                Box::pin(self.refuse(kind, None)).await;
                 return false;
             }
         };
@@ -141,7 +143,7 @@ impl<S: Io> Connection<S> {
                 self.handle(&mut exchange, framing, begun).await
             }
             Err(kind) => {
-                self.refuse(kind, None).await;
+                Box::pin(self.refuse(kind, None)).await;
                 self.observe_error(&exchange.request, kind, begun);
                 false
             }
@@ -279,7 +281,7 @@ impl<S: Io> Connection<S> {
         let reply = Reply::error(kind, request);
         let head_only = request.is_some_and(|request| request.method == Method::HEAD);
         if self.send(reply, head_only, false, false).await.is_ok() {
-            self.linger().await;
+            Box::pin(self.linger()).await;
         }
     }
 
@@ -296,7 +298,7 @@ impl<S: Io> Connection<S> {
         let head_only = request.method == Method::HEAD;
         let sent = self.send(reply, head_only, stays, old).await;
         if sent.is_ok() && !stays {
-            self.linger().await;
+            Box::pin(self.linger()).await;
         }
         sent.is_ok() && stays
     }
@@ -337,7 +339,8 @@ impl<S: Io> Connection<S> {
         io.flush().await
     }
 
-    /// Closes our direction and reads on for a moment, so that the answer is not lost.
+    /// Closes our direction and reads on for a moment, so that the answer is not lost. To be boxed: or
+    /// every connection has room for what is read.
     async fn linger(&mut self) {
         let io = &mut self.client.io;
         let read = async {

@@ -1,6 +1,7 @@
 //! A client's HTTP/2 connection.
 
 use std::future::Future;
+use std::ops::DerefMut;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -22,7 +23,7 @@ use super::{grpc, upgrade};
 use crate::body::{self, Body};
 use crate::error::{ErrorKind, ProxyError};
 use crate::h1::buffer::Buffer;
-use crate::h1::serve::Stop;
+use crate::h1::serve::{Stop, give_back, take_exchange};
 use crate::h1::timer::{Timer, after};
 use crate::h1::tunnel;
 use crate::head::{ClientInfo, Known, RequestHead, ResponseHead, Scheme};
@@ -235,24 +236,24 @@ impl http_body::Body for ClientBody {
     }
 }
 
-/// Serves one request.
-async fn handle(
+/// Serves one request. What it came as is read before it becomes a task: each stream has room for as
+/// little as can be.
+fn handle(
     session: Arc<Session>,
     request: Request<RecvStream>,
-    mut respond: SendResponse<Bytes>,
-) {
+    respond: SendResponse<Bytes>,
+) -> impl Future<Output = ()> + Send {
     let begun = Instant::now();
     let (parts, receive) = request.into_parts();
-    let proxy = &session.proxy;
-    let mut head = RequestHead::with_room();
-    head.client.clone_from(&session.info);
-    head.scheme = session.scheme;
+    let mut exchange = take_exchange(&session.info, session.scheme);
+    let head = &mut exchange.request;
+    head.clear();
     let websocket = convert::is_websocket(&parts);
-    let read = convert::request_head(&parts, &proxy.settings().limits, &mut head);
+    let read = convert::request_head(&parts, &session.proxy.settings().limits, head);
     let read = read.and_then(|()| match (head.method == Method::CONNECT, websocket) {
         (true, false) => Err(ErrorKind::NotImplemented),
         (true, true) => {
-            ask_for_websocket(&mut head);
+            ask_for_websocket(head);
             Ok(())
         }
         (false, _) => Ok(()),
@@ -260,17 +261,40 @@ async fn handle(
     let length = head.headers.get_known_str(Known::ContentLength);
     let length = length.and_then(|text| text.parse().ok());
     let body = ClientBody { receive, data_over: false, over: false, left: length };
+    async move {
+        let head = &mut exchange.request;
+        answer(&session, head, body, respond, Came { begun, websocket, length, read }).await;
+        give_back(exchange);
+    }
+}
+
+/// What is known of a request beside its head.
+struct Came {
+    begun: Instant,
+    websocket: bool,
+    length: Option<u64>,
+    read: Result<(), ErrorKind>,
+}
+
+async fn answer(
+    session: &Arc<Session>,
+    head: &mut RequestHead,
+    body: ClientBody,
+    mut respond: SendResponse<Bytes>,
+    came: Came,
+) {
+    let Came { begun, websocket, length, read } = came;
+    let proxy = &session.proxy;
     let mut now = Some(begun);
-    let mut stream =
-        Answering { respond: &mut respond, session: &session, sent: None, body_bytes: 0 };
+    let mut stream = Answering { respond: &mut respond, session, sent: None, body_bytes: 0 };
     if let Err(kind @ ErrorKind::BadRequest(_)) = read {
         // Malformed, as RFC 9113 has it: an error of the stream.
         stream.respond.send_reset(Reason::PROTOCOL_ERROR);
-        return observe_error(proxy, &head, kind, begun);
+        return observe_error(proxy, head, kind, begun);
     }
     if let Err(kind) = read {
-        stream.refuse(&head, kind).await;
-        return observe_error(proxy, &head, kind, begun);
+        stream.refuse(head, kind).await;
+        return observe_error(proxy, head, kind, begun);
     }
     if head.headers.contains(Known::Expect) {
         // Without an answer to it the body never comes.
@@ -279,29 +303,29 @@ async fn handle(
         *go_on.status_mut() = StatusCode::CONTINUE;
         let _ = stream.respond.send_informational(go_on);
     }
-    let mut decision = proxy.decide(&mut head, length);
+    let mut decision = proxy.decide(head, length);
     if let Decision::Ask(asking) = decision {
         now = None;
-        let asked = Box::pin(proxy.ask(asking, &mut head, length));
+        let asked = Box::pin(proxy.ask(asking, head, length));
         decision = match stream.unless_reset(asked).await {
             Some(decision) => decision,
-            None => return observe_error(proxy, &head, ErrorKind::ClientGone, begun),
+            None => return observe_error(proxy, head, ErrorKind::ClientGone, begun),
         };
     }
     match decision {
         Decision::Forward(forwarding) => {
             let mut state = Attempts::new(&forwarding, begun);
             state.now = now;
-            forward(&mut stream, &head, body, websocket, state).await;
+            forward(&mut stream, head, body, websocket, state).await;
         }
         Decision::Reply(reply, route) => {
             let status = reply.head.status;
-            Box::pin(stream.reply(&head, reply)).await;
-            proxy.observe(&head, &Outcome::answered(status, route.as_deref(), begun));
+            Box::pin(stream.reply(head, reply)).await;
+            proxy.observe(head, &Outcome::answered(status, route.as_deref(), begun));
         }
         Decision::Refuse(kind, route) => {
-            stream.refuse(&head, kind).await;
-            proxy.observe(&head, &Outcome::refused(kind, route.as_deref(), begun));
+            stream.refuse(head, kind).await;
+            proxy.observe(head, &Outcome::refused(kind, route.as_deref(), begun));
         }
         Decision::Ask(_) => {}
     }
@@ -334,7 +358,7 @@ async fn forward(
         Box::pin(open_websocket(stream, head, body, &mut state, idle)).await
     } else {
         let body = if body.is_end_stream() { body::empty() } else { body.boxed_unsync() };
-        let asked = proxy.forward(head, body, &mut state);
+        let asked = std::pin::pin!(proxy.forward(head, body, &mut state));
         match stream.unless_reset(asked).await {
             None => (ErrorKind::ClientGone.status(), Some(ErrorKind::ClientGone)),
             Some(Err(error)) => {
@@ -358,7 +382,8 @@ async fn open_websocket(
     state: &mut Attempts<'_>,
     idle: Duration,
 ) -> (StatusCode, Option<ErrorKind>) {
-    let opened = match stream.unless_reset(upgrade::open(head, state)).await {
+    let opened = std::pin::pin!(upgrade::open(head, state));
+    let opened = match stream.unless_reset(opened).await {
         None => return (ErrorKind::ClientGone.status(), Some(ErrorKind::ClientGone)),
         Some(Err(error)) => {
             stream.refuse(head, error.kind).await;
@@ -398,8 +423,10 @@ struct Answering<'a> {
 
 impl Answering<'_> {
     /// Waits, unless the client takes the request back.
-    async fn unless_reset<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = std::pin::pin!(work);
+    async fn unless_reset<T>(
+        &mut self,
+        mut work: Pin<impl DerefMut<Target: Future<Output = T>>>,
+    ) -> Option<T> {
         std::future::poll_fn(|cx| {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Some(done));

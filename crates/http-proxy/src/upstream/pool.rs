@@ -4,6 +4,7 @@
 //! lock is nearly always free and a connection stays with the thread whose reactor knows it.
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,8 @@ const IDLE_MAX: Duration = Duration::from_secs(50);
 /// The idle connections of an endpoint, newest last.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    lists: [Mutex<Vec<Connection>>; LISTS],
+    /// Made with the first connection: most endpoints of a large table are never asked.
+    lists: OnceLock<Box<[Mutex<Vec<Connection>>; LISTS]>>,
     count: AtomicU32,
 }
 
@@ -45,9 +47,10 @@ impl Pool {
         if self.len() == 0 {
             return None;
         }
+        let lists = self.lists.get()?;
         let own = own_list();
         for step in 0..LISTS {
-            let list = &self.lists[(own + step) % LISTS];
+            let list = &lists[(own + step) % LISTS];
             loop {
                 let Some(mut connection) = list.lock().pop() else { break };
                 self.count.fetch_sub(1, Relaxed);
@@ -67,13 +70,13 @@ impl Pool {
     pub(crate) fn put(&self, connection: Connection, idle_max: u32) {
         if self.len() < idle_max {
             self.count.fetch_add(1, Relaxed);
-            self.lists[own_list()].lock().push(connection);
+            self.lists.get_or_init(Box::default)[own_list()].lock().push(connection);
         }
     }
 
     /// Closes all.
     pub(crate) fn clear(&self) {
-        for list in &self.lists {
+        for list in self.lists.get().into_iter().flat_map(|lists| lists.iter()) {
             let gone = std::mem::take(&mut *list.lock());
             self.count.fetch_sub(gone.len() as u32, Relaxed);
         }
@@ -84,7 +87,7 @@ impl Pool {
         if self.len() == 0 {
             return;
         }
-        for list in &self.lists {
+        for list in self.lists.get().into_iter().flat_map(|lists| lists.iter()) {
             let mut list = list.lock();
             let before = list.len();
             list.retain_mut(|connection| {

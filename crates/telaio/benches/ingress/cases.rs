@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 
-use crate::load::{CACHE, CASES, RATE, cost, latencies, load};
+use crate::load::{CACHE, CASES, CONNECTIONS, RATE, cost, latencies, load};
 use crate::peers::Kind;
 use crate::rig::{Rig, Running};
 use crate::usage::Spread;
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             costs(&plan, &proxies)?;
         }
         if plan.wants("latency") {
-            latency(&plan, &rig, &backend, &proxies)?;
+            latency(&plan, &backend, &proxies)?;
         }
         if plan.wants("memory") {
             routes::idle_memory(&proxies)?;
@@ -143,19 +143,20 @@ fn latency(plan: &Plan, rig: &Rig, backend: &Running, proxies: &[(Kind, Running)
     // Enough for the last of a thousand to be more than chance.
     let seconds = plan.seconds * 2;
     println!(
-        "Latency of small GETs at {RATE} requests per second over 32 connections, in µs: median (least–most) of {} \
+        "Latency of small GETs at {RATE} requests per second over {CONNECTIONS} connections, in µs: median (least–most) of {} \
          interleaved rounds of {seconds} s. Proxy, load and backend run with real-time priority, so that what else the \
          machine does does not count.\n",
         plan.rounds
     );
-    let log = rig.path("latencies.log");
     let all = || proxies.iter().map(|(_, running)| running).chain([backend]);
     all().try_for_each(|running| running.set_first(true))?;
+    crate::rig::set_us_first(true)?;
     let figures = rounds(plan.rounds, proxies, |on| {
-        let times = latencies(on, seconds, &log)?;
+        let times = latencies(on, seconds)?;
         let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
         Ok([at(0.5), at(0.99), at(0.999)])
     })?;
+    crate::rig::set_us_first(false)?;
     all().try_for_each(|running| running.set_first(false))?;
     let spreads: Vec<[Spread; 3]> = figures
         .into_iter()

@@ -1,10 +1,12 @@
 //! Load on a proxy, and what it costs there.
 
+use std::net::TcpStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::rig::{LOAD_CORE, Running, pinned};
+use crate::rig::{LOAD_CORE, Running, ask, pinned};
 
 /// One kind of load.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -93,36 +95,51 @@ pub(crate) fn cost(case: Case, on: &Running, seconds: u32, host: Option<&str>) -
     Ok((on.cpu_ns()? - before) as f64 / 1e3 / count as f64)
 }
 
-/// Latency in µs at a fixed rate over 32 connections, each request by itself, sorted.
-pub(crate) fn latencies(on: &Running, seconds: u32, log: &Path) -> Result<Vec<f64>> {
-    let _ = std::fs::remove_file(log);
-    let url = format!("http://127.0.0.1:{}/small", on.http);
-    let mut command = pinned(LOAD_CORE, Path::new("chrt"));
-    command.args([
-        "-f",
-        "1",
-        "h2load",
-        "--h1",
-        "-t1",
-        "-c32",
-        &format!("--rps={}", RATE / 32),
-        "-D",
-    ]);
-    command.args([&seconds.to_string(), &format!("--log-file={}", log.display()), &url]);
-    let output = command.output().context("h2load is missing")?;
-    if !output.status.success() {
-        bail!("h2load: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    let text = std::fs::read_to_string(log)?;
-    let mut times: Vec<f64> =
-        text.lines().filter_map(|line| line.split('\t').nth(2)?.parse().ok()).collect();
-    let wanted = u64::from(seconds) * u64::from(RATE) * 9 / 10;
-    if (times.len() as u64) < wanted {
-        bail!("only {} requests in {seconds} s on {url}", times.len());
+/// Requests a second, where the rate is fixed, and over how many connections.
+pub(crate) const RATE: u32 = 4_000;
+pub(crate) const CONNECTIONS: u32 = 32;
+
+/// Latency in µs at a fixed rate, each request by itself, sorted. Each connection has its own moments,
+/// evenly between those of the others; who is late for one because the answer before it was late is
+/// counted from the moment that was meant.
+pub(crate) fn latencies(on: &Running, seconds: u32) -> Result<Vec<f64>> {
+    let period = Duration::from_secs(1) * CONNECTIONS / RATE;
+    let begin = Instant::now() + Duration::from_millis(50);
+    let port = on.http;
+    let threads: Vec<_> = (0..CONNECTIONS)
+        .map(|number| {
+            let first = begin + period * number / CONNECTIONS;
+            std::thread::spawn(move || latencies_of_one(port, first, period, seconds))
+        })
+        .collect();
+    let mut times = Vec::new();
+    for thread in threads {
+        match thread.join() {
+            Ok(own) => times.extend(own?),
+            Err(_) => bail!("a thread of the load failed"),
+        }
     }
     times.sort_by(f64::total_cmp);
     Ok(times)
 }
 
-/// Requests a second, where the rate is fixed.
-pub(crate) const RATE: u32 = 4_000;
+fn latencies_of_one(port: u16, first: Instant, period: Duration, seconds: u32) -> Result<Vec<f64>> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut times = Vec::new();
+    let mut due = first;
+    let end = first + Duration::from_secs(u64::from(seconds));
+    while due < end {
+        let wait = due.saturating_duration_since(Instant::now());
+        std::thread::sleep(wait);
+        let from = if wait.is_zero() { due } else { Instant::now() };
+        let status = ask(&mut stream, "host-0.example.com", "/small")?;
+        if status != 200 {
+            bail!("an answer of {status} on {port}");
+        }
+        times.push(from.elapsed().as_secs_f64() * 1e6);
+        due += period;
+    }
+    Ok(times)
+}

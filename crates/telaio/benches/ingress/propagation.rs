@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use telaio_testkit::apiserver::ApiServer;
 
 use crate::ours;
-use crate::rig::{Rig, ask, free_port};
+use crate::rig::{Rig, ask, free_port, own_address};
 use crate::usage::Spread;
 
 /// How often a new Ingress is made.
@@ -61,10 +61,12 @@ fn from_server(rig: &Rig, count: usize) -> Result<Spread> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let server = runtime.block_on(ApiServer::start())?;
-    let mut objects = service("web", rig.backend_port);
+    let backend = own_address()?.to_string();
+    let service = |name: &str| service(name, &backend, rig.backend_port);
+    let mut objects = service("web");
     for number in 0..count {
         let (name, host) = (format!("web-{number}"), format!("host-{number}.example.com"));
-        objects.extend(service(&name, rig.backend_port));
+        objects.extend(service(&name));
         objects.push(ingress(&name, &host, &name));
     }
     if let Err(refusal) = server.apply_many(objects) {
@@ -106,7 +108,7 @@ fn measure(port: u16, change: impl Fn(&str, &str) -> Result<()>) -> Result<Sprea
     Ok(Spread::of(figures))
 }
 
-fn service(name: &str, port: u16) -> Vec<Value> {
+fn service(name: &str, address: &str, port: u16) -> Vec<Value> {
     vec![
         json!({
             "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "bench"},
@@ -116,7 +118,7 @@ fn service(name: &str, port: u16) -> Vec<Value> {
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
             "metadata": {"name": format!("{name}-1"), "namespace": "bench", "labels": {"kubernetes.io/service-name": name}},
             "addressType": "IPv4", "ports": [{"name": "http", "port": port}],
-            "endpoints": [{"addresses": ["127.0.0.1"], "conditions": {"ready": true}}],
+            "endpoints": [{"addresses": [address], "conditions": {"ready": true}}],
         }),
     ]
 }

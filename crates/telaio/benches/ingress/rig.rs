@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -43,14 +43,7 @@ impl Running {
     /// Before everything else that the machine does, or as before. Only for a load that leaves room:
     /// whoever runs so is never interrupted.
     pub(crate) fn set_first(&self, first: bool) -> Result<()> {
-        let how = if first { ["-f", "1"] } else { ["-o", "0"] };
-        for pid in usage::family(self.child.id())? {
-            let mut command = Command::new("chrt");
-            command.args(["-a", how[0], "-p", how[1], &pid.to_string()]);
-            // Without the right to it things run as they are.
-            let _ = command.stderr(Stdio::null()).status().context("chrt is missing")?;
-        }
-        Ok(())
+        usage::family(self.child.id())?.into_iter().try_for_each(|pid| set_first(pid, first))
     }
 
     /// Of the process and of those that it started, each by itself.
@@ -82,6 +75,14 @@ impl Drop for Running {
 pub(crate) struct Rig {
     directory: tempfile::TempDir,
     pub(crate) backend_port: u16,
+}
+
+/// An address of this machine that is not the loopback's, which endpoints of a cluster may not have.
+pub(crate) fn own_address() -> Result<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    // Nothing is sent: it only says which address would be the sender's.
+    socket.connect("192.0.2.1:9").context("this machine has no address but the loopback's")?;
+    Ok(socket.local_addr()?.ip())
 }
 
 /// A port that nobody has, for one who is started soon.
@@ -124,10 +125,11 @@ impl Rig {
     /// The backend, on the load's core.
     pub(crate) fn backend(&self) -> Result<Running> {
         let port = self.backend_port;
+        let own = own_address().map_or(String::new(), |own| format!("listen {own}:{port};"));
         let text = nginx_conf(
             "backend",
             &format!(
-                "server {{ listen 127.0.0.1:{port} backlog=4096; location = /small {{ return 200 'hello, this is a small answer\\n'; }}
+                "server {{ listen 127.0.0.1:{port} backlog=4096; {own} location = /small {{ return 200 'hello, this is a small answer\\n'; }}
                  location = /cached {{ root DIR/www; add_header Cache-Control 'max-age=3600'; }} location / {{ root DIR/www; }} }}"
             ),
         );
@@ -197,6 +199,20 @@ pub(crate) fn ask(stream: &mut TcpStream, host: &str, path: &str) -> Result<u16>
     let count = stream.read(&mut answer)?;
     let text = String::from_utf8_lossy(&answer[..count]);
     text.split(' ').nth(1).and_then(|code| code.parse().ok()).context("no answer")
+}
+
+fn set_first(pid: u32, first: bool) -> Result<()> {
+    let how = if first { ["-f", "1"] } else { ["-o", "0"] };
+    let mut command = Command::new("chrt");
+    command.args(["-a", how[0], "-p", how[1], &pid.to_string()]);
+    // Without the right to it things run as they are.
+    command.stderr(Stdio::null()).status().context("chrt is missing")?;
+    Ok(())
+}
+
+/// As [`Running::set_first`], for ourselves: threads to come are as the one that starts them.
+pub(crate) fn set_us_first(first: bool) -> Result<()> {
+    set_first(std::process::id(), first)
 }
 
 /// Takes the load's core, a priority above others and room for many connections for ourselves.
