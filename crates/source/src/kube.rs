@@ -34,6 +34,7 @@
 //! ```
 
 mod connect;
+mod decided;
 mod health;
 mod kinds;
 mod known;
@@ -55,6 +56,7 @@ use tracing::error;
 use crate::intern::Interner;
 use crate::manifest::Context;
 use crate::{BATCH_QUEUE_MAX, Status};
+use decided::Decided;
 use health::Health;
 use kinds::WatchedKind;
 use watcher::{Update, Watcher};
@@ -125,7 +127,12 @@ impl KubeSource {
             watchers.spawn(watcher.run());
         }
         drop(out);
-        let mut gatherer = Gatherer { updates, unsettled };
+        let decided = Decided::new(
+            ctx.clone(),
+            Arc::clone(self.health.status()),
+            self.options.overrides_namespace.clone(),
+        );
+        let mut gatherer = Gatherer { updates, unsettled, decided };
         let mut first = gatherer.unsettled.is_empty();
         loop {
             let batch = if std::mem::take(&mut first) {
@@ -193,6 +200,8 @@ struct Gatherer {
     updates: mpsc::Receiver<Update>,
     /// The kinds whose first list is still to come.
     unsettled: BTreeSet<Kind>,
+    /// What ConfigMaps say about others' objects.
+    decided: Decided,
 }
 
 impl Gatherer {
@@ -214,7 +223,10 @@ impl Gatherer {
         Some(batch)
     }
 
-    fn take(&mut self, update: Update, batch: &mut Batch) {
+    fn take(&mut self, mut update: Update, batch: &mut Batch) {
+        if update.kind == Kind::ConfigMap {
+            self.decided.extend(&mut update.changes);
+        }
         if update.settled {
             self.unsettled.remove(&update.kind);
         }
