@@ -271,24 +271,21 @@ async fn handle(
         Decision::Forward(forwarding) => {
             forward(&mut stream, &forwarding, &head, body, websocket, begun).await;
         }
-        Decision::Reply(reply) => {
+        Decision::Reply(reply, route) => {
             let status = reply.head.status;
             stream.reply(&head, reply).await;
-            proxy.observe(&head, &Outcome { status, ..Outcome::new(begun) });
+            proxy.observe(&head, &Outcome::answered(status, route.as_deref(), begun));
         }
-        Decision::Refuse(kind) => {
+        Decision::Refuse(kind, route) => {
             stream.reply(&head, Reply::error(kind, Some(&head))).await;
-            observe_error(proxy, &head, kind, begun);
+            proxy.observe(&head, &Outcome::refused(kind, route.as_deref(), begun));
         }
         Decision::Ask(_) => {}
     }
 }
 
 fn observe_error(proxy: &HttpProxy, head: &RequestHead, kind: ErrorKind, begun: Instant) {
-    proxy.observe(
-        head,
-        &Outcome { status: kind.status(), error: Some(kind), ..Outcome::new(begun) },
-    );
+    proxy.observe(head, &Outcome::refused(kind, None, begun));
 }
 
 /// Makes an extended CONNECT the upgrade that HTTP/1.1 endpoints understand.
