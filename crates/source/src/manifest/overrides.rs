@@ -185,11 +185,11 @@ struct Named<'a> {
 impl Named<'_> {
     fn key(&self, own: &Arc<str>, ctx: &Context, errors: &mut Errors) -> ObjectKey {
         let name = self.name.unwrap_or_default();
-        errors.dns_subdomain(&format!("spec.{}.name", self.what), name);
+        errors.dns_subdomain(format!("spec.{}.name", self.what), name);
         let namespace = match self.namespace {
             None | Some("") => Arc::clone(own),
             Some(namespace) => {
-                errors.dns_label(&format!("spec.{}.namespace", self.what), namespace);
+                errors.dns_label(format!("spec.{}.namespace", self.what), namespace);
                 ctx.intern(namespace)
             }
         };

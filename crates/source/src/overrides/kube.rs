@@ -50,7 +50,13 @@ impl KubeWriter {
                 Some(map) => (Method::PUT, map),
                 None => (Method::POST, self.empty()),
             };
+            let before = map.clone();
             change(&mut map, changes)?;
+            let nothing_to_remove = method == Method::POST
+                && map["data"].as_object().is_none_or(serde_json::Map::is_empty);
+            if map == before || nothing_to_remove {
+                return Ok(());
+            }
             match self.send(&method, &map).await {
                 Ok(()) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
