@@ -40,6 +40,7 @@ mod kinds;
 mod known;
 mod lines;
 mod options;
+mod review;
 mod trouble;
 mod watcher;
 
@@ -65,6 +66,7 @@ pub use ::kube::Client;
 pub use connect::KubeError;
 pub use kinds::LABEL_CONFIG;
 pub use options::KubeOptions;
+pub use review::{Reviewed, review};
 
 /// How many updates may wait for the source before the watchers stop reading.
 const UPDATES_MAX: usize = 64;
