@@ -93,7 +93,8 @@ impl Manager {
             let touches = plan::touched(self.agent(), &network, decided);
             item(decided, touches)
         };
-        overrides.iter().filter(|it| wanted(it)).map(of).collect()
+        let now_s = now_ms() / 1000;
+        overrides.iter().filter(|it| it.is_active(now_s) && wanted(it)).map(of).collect()
     }
 
     /// Does something, or says what it would touch.
@@ -338,6 +339,17 @@ fn key(key: &ObjectKey) -> Key {
 
 /// An override as it is shown.
 fn item(decided: &Override, touches: usize) -> OverrideItem {
+    OverrideItem::of(decided, touches)
+}
+
+impl OverrideItem {
+    /// An override as it is shown, with how much it touches.
+    pub fn of(decided: &Override, touches: usize) -> Self {
+        shown(decided, touches)
+    }
+}
+
+fn shown(decided: &Override, touches: usize) -> OverrideItem {
     let (target, host, path) = match &decided.target {
         OverrideTarget::Address(ip) => (Some(Target::Address(ip.to_string())), None, None),
         OverrideTarget::Pod(pod) => (Some(Target::Pod(pod.to_string())), None, None),

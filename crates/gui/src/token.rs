@@ -61,13 +61,26 @@ pub fn read_or_make(path: &Path) -> io::Result<(String, bool)> {
         Ok(token) => Ok((token, false)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let token = generate()?;
+            // Whole or not at all, and nobody else's is replaced.
+            let fresh = path.with_extension(format!("new.{}", std::process::id()));
             let mut options = std::fs::OpenOptions::new();
             options.write(true).create_new(true);
             #[cfg(unix)]
             std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-            let mut file = options.open(path)?;
-            writeln!(file, "{token}")?;
-            Ok((token, true))
+            let written = options.open(&fresh).and_then(|mut file| {
+                writeln!(file, "{token}")?;
+                file.sync_all()?;
+                std::fs::hard_link(&fresh, path)
+            });
+            let _ = std::fs::remove_file(&fresh);
+            match written {
+                Ok(()) => Ok((token, true)),
+                // Somebody was quicker.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    read(path).map(|token| (token, false))
+                }
+                Err(error) => Err(error),
+            }
         }
         Err(error) => Err(error),
     }

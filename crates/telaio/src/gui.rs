@@ -61,6 +61,8 @@ pub(crate) struct AdminOptions {
     pub(crate) spec: SourceSpec,
     pub(crate) programming: Option<Programming>,
     pub(crate) overrides_namespace: String,
+    /// How pods of other nodes are reached: `vxlan` or `host-gw`; empty without the plane.
+    pub(crate) overlay: String,
 }
 
 /// The agent, for the admin API.
@@ -73,6 +75,8 @@ pub(crate) struct AdminAgent {
     writer: OverrideWriter,
     client: Option<Client>,
     started_ms: i64,
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is no pods plane"))]
+    overlay: String,
     #[cfg(unix)]
     stats: routes::StatsKept,
 }
@@ -147,6 +151,7 @@ pub(crate) async fn admin(
         writer,
         client,
         started_ms: now_ms(),
+        overlay: options.overlay,
         #[cfg(unix)]
         stats: routes::StatsKept::default(),
     };
@@ -165,18 +170,17 @@ fn tokens(listen: &ListenArgs, state_dir: &Path) -> Result<Tokens, CommandError>
         CommandError::bad_input(format!("{}: {error}", path.display()))
     };
     let admin = &listen.admin;
-    let (text, path) = match &admin.admin_token_file {
-        Some(path) => (token::read(path).map_err(|error| bad(path, error))?, path.clone()),
-        None => {
-            std::fs::create_dir_all(state_dir).map_err(|error| bad(state_dir, error))?;
-            let path = state_dir.join(TOKEN_FILE);
-            let (text, fresh) = token::read_or_make(&path).map_err(|error| bad(&path, error))?;
-            // To people at a terminal only: a log is kept, and read by others.
-            if fresh && std::io::IsTerminal::is_terminal(&std::io::stderr()) {
-                eprintln!("telaio: the token of the admin API, said this once: {text}");
-            }
-            (text, path)
+    let (text, path) = if let Some(path) = &admin.admin_token_file {
+        (token::read(path).map_err(|error| bad(path, error))?, path.clone())
+    } else {
+        std::fs::create_dir_all(state_dir).map_err(|error| bad(state_dir, error))?;
+        let path = state_dir.join(TOKEN_FILE);
+        let (text, fresh) = token::read_or_make(&path).map_err(|error| bad(&path, error))?;
+        // To people at a terminal only: a log is kept, and read by others.
+        if fresh && std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+            eprintln!("telaio: the token of the admin API, said this once: {text}");
         }
+        (text, path)
     };
     tracing::info!(file = %path.display(), "the admin API's token is in this file");
     let mut tokens = Tokens::default().with("admin", Role::Admin, &text);
@@ -261,11 +265,11 @@ impl Agent for AdminAgent {
         if loops.is_empty() {
             return Err(Refusal::Unavailable("nothing is programmed here".to_owned()));
         }
-        loops.iter().for_each(|handle| {
+        for handle in &loops {
             // A full sync compiles everything, one for drift also looks at the kernel.
             handle.resync();
             handle.drift_suspected();
-        });
+        }
         Ok(vec![format!("{} sync loops", loops.len())])
     }
 

@@ -181,7 +181,8 @@ fn endpoints_change(
     before: Option<&ServiceState>,
     after: Option<&ServiceState>,
 ) -> (&'static str, &'static str, String) {
-    let overrides = |it: Option<&ServiceState>| it.map(|it| it.overrides.clone()).unwrap_or_default();
+    let overrides =
+        |it: Option<&ServiceState>| it.map(|it| it.overrides.clone()).unwrap_or_default();
     if overrides(before) != overrides(after) {
         let (was, is) = (overrides(before).len(), overrides(after).len());
         return ("Endpoints", "changed", format!("overrides of its endpoints: {was} → {is}"));
@@ -189,7 +190,9 @@ fn endpoints_change(
     let all = |it: Option<&ServiceState>, ready: bool| -> BTreeSet<String> {
         let all = it.into_iter().flat_map(|it| &it.slices).flat_map(|slice| &slice.endpoints);
         let wanted = all.filter(|it| !ready || it.conditions.ready);
-        wanted.map(|it| it.pod.as_deref().map_or_else(|| it.address.to_string(), str::to_owned)).collect()
+        wanted
+            .map(|it| it.pod.as_deref().map_or_else(|| it.address.to_string(), str::to_owned))
+            .collect()
     };
     let (was, is) = (all(before, false), all(after, false));
     let (ready_was, ready_is) = (all(before, true), all(after, true));
@@ -201,7 +204,10 @@ fn endpoints_change(
     let text = names("came", is.difference(&was).collect())
         + &names("went", was.difference(&is).collect())
         + &names("ready", ready_is.difference(&ready_was).filter(|it| was.contains(*it)).collect())
-        + &names("not ready", ready_was.difference(&ready_is).filter(|it| is.contains(*it)).collect());
+        + &names(
+            "not ready",
+            ready_was.difference(&ready_is).filter(|it| is.contains(*it)).collect(),
+        );
     let text = format!("{text}{} of {} ready", ready_is.len(), is.len());
     let change = match (was.is_empty(), is.is_empty()) {
         (true, false) => "added",

@@ -163,13 +163,12 @@ impl AdminAgent {
                 ports: it.ports,
             });
         }
-        let overlay = report.overlay;
         for name in report.peers {
             let node = network.nodes.iter().find(|node| node.name == name);
             network.peers.push(PeerItem {
                 addresses: node.map(|it| it.addresses.clone()).unwrap_or_default(),
                 subnets: node.map(|it| it.pod_cidrs.clone()).unwrap_or_default(),
-                mode: overlay.clone(),
+                mode: self.overlay.clone(),
                 node: name,
             });
         }
@@ -237,7 +236,9 @@ fn judge(service: &Service, counts: &EndpointCounts) -> (State, String) {
 
 /// The endpoints of a service, ready or not, as the cluster and people have them.
 fn endpoints(state: &ServiceState, context: &NodeContext) -> Vec<EndpointItem> {
-    let Some(service) = &state.service else { return Vec::new() };
+    if state.service.is_none() {
+        return Vec::new();
+    }
     let wants = Wants { all_services: true, ..Wants::services() };
     let view = service_view(state, context, &wants);
     let mut used: BTreeMap<IpAddr, Vec<EndpointPort>> = BTreeMap::new();
@@ -253,19 +254,17 @@ fn endpoints(state: &ServiceState, context: &NodeContext) -> Vec<EndpointItem> {
             used.entry(*ip).or_default().extend(ports.iter().cloned());
         }
     }
-    let mut items: BTreeMap<IpAddr, EndpointItem> = BTreeMap::new();
+    let mut items: BTreeMap<(IpAddr, Vec<Option<u16>>), EndpointItem> = BTreeMap::new();
     for slice in state.all_slices() {
         let added = state.is_added(slice);
         for endpoint in &slice.endpoints {
-            let hits: Vec<_> =
-                state.overrides.iter().filter(|it| applies(it, endpoint)).collect();
+            let hits: Vec<_> = state.overrides.iter().filter(|it| applies(it, endpoint)).collect();
             let weight = hits.iter().rev().find_map(|it| match it.action {
                 OverrideAction::Weight(weight) => Some(weight),
                 _ => None,
             });
             let weight = weight.or(endpoint.weight).unwrap_or(1);
-            let drained =
-                weight == 0 || hits.iter().any(|it| it.action == OverrideAction::Drain);
+            let drained = weight == 0 || hits.iter().any(|it| it.action == OverrideAction::Drain);
             let offered = || {
                 slice.ports.iter().filter_map(|port| {
                     Some(EndpointPort {
@@ -276,7 +275,12 @@ fn endpoints(state: &ServiceState, context: &NodeContext) -> Vec<EndpointItem> {
                     })
                 })
             };
-            let ports = used.get(&endpoint.address).cloned();
+            // An address can be in two slices with other ports.
+            let is_of_slice =
+                |it: &&EndpointPort| slice.ports.iter().any(|p| p.port == Some(it.port));
+            let ports: Option<Vec<EndpointPort>> = used
+                .get(&endpoint.address)
+                .map(|all| all.iter().filter(is_of_slice).cloned().collect());
             let ports = ports.unwrap_or_else(|| offered().collect());
             let item = EndpointItem {
                 address: endpoint.address.to_string(),
@@ -296,10 +300,10 @@ fn endpoints(state: &ServiceState, context: &NodeContext) -> Vec<EndpointItem> {
                 overrides: hits.iter().map(|it| it.meta.key.to_string()).collect(),
                 counters: None,
             };
-            // Of an address in two slices the first says what it is.
-            items.entry(endpoint.address).or_insert(item);
+            // Of an address and port in two slices the first says what it is.
+            let ports = slice.ports.iter().map(|port| port.port).collect();
+            items.entry((endpoint.address, ports)).or_insert(item);
         }
     }
-    let _ = service;
     items.into_values().collect()
 }

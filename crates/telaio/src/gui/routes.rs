@@ -75,9 +75,8 @@ impl StatsKept {
     fn take(&self, stats: &Stats, table: &RouteTable) {
         let mut kept = self.0.lock();
         let now = Instant::now();
-        let same = |before: &(Instant, Stats)| {
-            before.1.totals.since_unix_ns == stats.totals.since_unix_ns
-        };
+        let same =
+            |before: &(Instant, Stats)| before.1.totals.since_unix_ns == stats.totals.since_unix_ns;
         let before = kept.before.take().filter(same);
         let span_s = before.as_ref().map_or(0.0, |it| now.duration_since(it.0).as_secs_f64());
         let routes_before: BTreeMap<&str, &RequestFigures> = before
@@ -108,9 +107,8 @@ impl StatsKept {
             let Some(service) = service_of.get(backend.backend.as_str()) else { continue };
             let past = backends_before.get(backend.backend.as_str());
             for endpoint in &backend.endpoints {
-                let past = past.and_then(|it| {
-                    it.endpoints.iter().find(|it| it.address == endpoint.address)
-                });
+                let past = past
+                    .and_then(|it| it.endpoints.iter().find(|it| it.address == endpoint.address));
                 let since = |now: u64, then: Option<u64>| now.saturating_sub(then.unwrap_or(now));
                 let more = Counters {
                     requests: endpoint.requests,

@@ -101,7 +101,10 @@ impl AdminAgent {
         done.map_err(|error| Refusal::Unavailable(error.to_string()))?.map_err(unavailable)
     }
 
-    pub(super) async fn show_trace(&self, question: &TraceQuestion) -> Result<TraceAnswer, Refusal> {
+    pub(super) async fn show_trace(
+        &self,
+        question: &TraceQuestion,
+    ) -> Result<TraceAnswer, Refusal> {
         match (&question.url, &question.from, &question.to) {
             (Some(url), None, None) => self.trace_url(url).await,
             (None, Some(from), Some(to)) => self.trace_packet(question, from, to).await,
@@ -125,7 +128,9 @@ impl AdminAgent {
         let work = move || -> Result<Trace, CommandError> {
             let Programming { backend, settings, args } = &programming;
             let mut state = State::default();
-            ops.into_iter().for_each(|op| state.apply(op));
+            for op in ops {
+                state.apply(op);
+            }
             let around: Surroundings = surroundings(settings, &node, &state)?;
             let machine: &BTreeSet<IpAddr> = &around.addresses;
             let rules = if kernel {
@@ -145,10 +150,10 @@ impl AdminAgent {
             Verdict::None => ("none", "is left alone: no service has this address and port"),
         };
         let via = &trace.via;
-        let steps = via.iter().enumerate().map(|(i, text)| TraceStep {
-            text: text.to_string(),
-            decides: i + 1 == via.len(),
-        });
+        let steps = via
+            .iter()
+            .enumerate()
+            .map(|(i, text)| TraceStep { text: text.clone(), decides: i + 1 == via.len() });
         Ok(TraceAnswer {
             kind: "packet".to_owned(),
             verdict: verdict.to_owned(),
@@ -221,7 +226,8 @@ mod tests {
     #[test]
     fn only_new_lines_are_shown_with_the_heads_of_their_blocks() {
         let without = "table a {\n  chain b {\n    rule 1\n  }\n  map c {\n  }\n}\n";
-        let with = "table a {\n  chain b {\n    rule 1\n  }\n  map c {\n    1 : 2\n    3 : 4\n  }\n}\n";
+        let with =
+            "table a {\n  chain b {\n    rule 1\n  }\n  map c {\n    1 : 2\n    3 : 4\n  }\n}\n";
         assert_eq!(added_lines(without, with), "table a {\n  map c {\n    1 : 2\n    3 : 4\n");
         assert_eq!(added_lines(with, with), "");
     }

@@ -12,6 +12,7 @@ mod support;
 
 mod backends;
 mod lifecycle;
+mod manage;
 mod operations;
 mod routes;
 mod tools;
