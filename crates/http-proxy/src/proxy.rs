@@ -7,7 +7,9 @@
 pub(crate) mod attempts;
 mod cached;
 pub mod decide;
+mod error_page;
 pub mod forward;
+mod mirrored;
 pub mod observe;
 pub mod settings;
 
