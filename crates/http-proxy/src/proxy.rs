@@ -8,7 +8,9 @@ pub(crate) mod attempts;
 mod believe;
 mod cached;
 pub mod decide;
+mod error_page;
 pub mod forward;
+mod mirrored;
 pub mod observe;
 pub mod settings;
 
