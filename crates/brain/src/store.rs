@@ -303,7 +303,12 @@ impl Store {
     /// A cursor for a new watcher, which keeps nothing until it is moved to a revision.
     pub(crate) fn cursor(self: &Arc<Self>) -> Cursor {
         self.inner.write().watchers += 1;
-        Cursor { store: Arc::downgrade(self), at: None }
+        Cursor { store: Arc::downgrade(self), at: None, counted: true }
+    }
+
+    /// A cursor for one who only looks on, and is no watcher of anybody's view.
+    pub(crate) fn onlooker(self: &Arc<Self>) -> Cursor {
+        Cursor { store: Arc::downgrade(self), at: None, counted: false }
     }
 
     /// The commits after `revision`, oldest first; `None` if they are no longer all kept.
@@ -584,6 +589,8 @@ impl Inner {
 pub(crate) struct Cursor {
     store: Weak<Store>,
     at: Option<Revision>,
+    /// Whether it is one of the watchers.
+    counted: bool,
 }
 
 impl Cursor {
@@ -681,7 +688,9 @@ impl Drop for Cursor {
         if let Some(store) = self.store.upgrade() {
             let mut inner = store.inner.write();
             self.place(&mut inner, None);
-            inner.watchers -= 1;
+            if self.counted {
+                inner.watchers -= 1;
+            }
         }
     }
 }

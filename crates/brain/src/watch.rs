@@ -125,7 +125,8 @@ pub struct CommitWatch {
 impl CommitWatch {
     /// A watch of this store.
     pub fn new(store: &Arc<Store>) -> Self {
-        Self { follower: Follower::new(store) }
+        let (cursor, head) = (store.onlooker(), store.subscribe());
+        Self { follower: Follower { cursor, head, at: None } }
     }
 
     /// Waits for what happens next. Cancel-safe.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use serde_json::Value;
 use telaio_model::{ObjectKey, Override};
 
 use crate::values::action::Purge;
@@ -116,8 +115,8 @@ pub struct Network {
 
 /// The agent, as this crate sees it. Nothing here may block.
 pub trait Agent: Send + Sync + 'static {
-    /// What `telaio status` shows.
-    fn status(&self) -> Value;
+    /// What `telaio status` shows: JSON.
+    fn status(&self) -> String;
 
     /// The figures of now.
     fn figures(&self) -> BoxFuture<'_, Figures>;

@@ -193,7 +193,8 @@ async fn whoami(State(app): App, Extension(caller): Extension<Caller>) -> Respon
 }
 
 async fn status(State(app): App) -> Response {
-    json(&app.hub.agent.status())
+    let status = app.hub.agent.status();
+    ([(header::CONTENT_TYPE, "application/json")], status).into_response()
 }
 
 async fn overview(State(app): App) -> Response {

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use axum::Router;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use serde_json::Value;
 use telaio_brain::{NodeContext, Store};
 use telaio_gui::agent::now_ms;
 use telaio_gui::token::{self, Tokens};
@@ -202,8 +201,8 @@ impl AdminAgent {
 }
 
 impl Agent for AdminAgent {
-    fn status(&self) -> Value {
-        serde_json::to_value(self.monitor.report()).unwrap_or_default()
+    fn status(&self) -> String {
+        serde_json::to_string_pretty(&self.monitor.report()).unwrap_or_default() + "\n"
     }
 
     fn figures(&self) -> BoxFuture<'_, Figures> {

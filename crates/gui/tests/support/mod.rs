@@ -153,8 +153,8 @@ impl Imagined {
 }
 
 impl Agent for Imagined {
-    fn status(&self) -> Value {
-        json!({"version": "0", "healthy": true})
+    fn status(&self) -> String {
+        json!({"version": "0", "healthy": true}).to_string()
     }
 
     fn figures(&self) -> BoxFuture<'_, Figures> {
