@@ -31,10 +31,9 @@ use crate::ipam::{self, Range};
 use crate::names;
 use crate::network::Network;
 use crate::networks::ENODEV;
-use crate::overlay;
 use crate::port::Port;
-use crate::ports::{self, Flows};
-use crate::rules::{Added, Cluster, Rules};
+use crate::ports;
+use crate::rules::{Added, Rules};
 use crate::state::{Lock, State};
 
 const ENOENT: i32 = 2;
@@ -268,22 +267,21 @@ fn check_asked(sets: &[Vec<Range>], asked: &[IpAddr]) -> Result<()> {
     }
 }
 
-/// Publishes the ports. Where somebody has removed our tables, all of them are put back.
+/// Publishes the addresses and ports. Where somebody has removed our tables, all of them are put back.
 fn publish(state: &State, lock: Lock, record: &Attachment) -> Result<()> {
-    if record.ports.is_empty() {
-        return Ok(());
-    }
     let mut rules = Rules::open()?;
     if rules.publish(record)? == Added::NoTable {
         drop(lock);
         let _lock = state.lock_exclusive()?;
-        let mut instances: Vec<Attachment> =
-            state.attachments()?.into_iter().filter_map(|(_, record)| record).collect();
-        instances.push(record.clone());
-        let (networks, others) = (state.networks()?, overlay::others(state)?);
-        rules.write_all(&Cluster { networks: &networks, others: &others }, &instances)?;
+        rules.write(state, &state.networks()?)?;
     }
-    ports::forget_flows(std::slice::from_ref(record), Flows::Connectionless)
+    ports::forget_flows(std::slice::from_ref(record))
+}
+
+/// All attachments with what they really have, those that are being made among them.
+pub(crate) fn recorded(state: &State) -> Result<Vec<Attachment>> {
+    let records = state.attachments()?.into_iter().filter_map(|(_, record)| record);
+    records.map(|record| with_claims(state, record)).collect()
 }
 
 /// Takes an attachment back, whatever of it there is. Goes on after errors; the record stays until everything
@@ -292,9 +290,7 @@ pub(crate) fn detach(state: &State, key: &str, record: Option<Attachment>) -> Re
     let Some(record) = record else { return state.remove_attachment(key) };
     let record = with_claims(state, record)?;
     let mut errors = Vec::new();
-    if !record.ports.is_empty() {
-        errors.extend(unpublish(std::slice::from_ref(&record)).err());
-    }
+    errors.extend(unpublish(state, std::slice::from_ref(&record)).err());
     errors.extend(links::forget_neighbours(state, std::iter::once(&record)).err());
     errors.extend(links::remove(&record.host_link).err());
     if record.bandwidth.is_some() {
@@ -324,9 +320,8 @@ pub(crate) fn detach_many(state: &State, records: Vec<(String, Option<Attachment
     if doomed.is_empty() {
         return Error::all(errors);
     }
-    let with_ports: Vec<Attachment> =
-        doomed.iter().map(|(_, it)| it).filter(|it| !it.ports.is_empty()).cloned().collect();
-    let unpublished = unpublish(&with_ports);
+    let all: Vec<Attachment> = doomed.iter().map(|(_, it)| it).cloned().collect();
+    let unpublished = unpublish(state, &all);
     errors.extend(links::forget_neighbours(state, doomed.iter().map(|(_, it)| it)).err());
     let limiting = doomed.iter().filter(|(_, record)| record.bandwidth.is_some());
     let limiting: Vec<String> =
@@ -358,12 +353,9 @@ pub(crate) fn remove_links<'a>(names: impl Iterator<Item = &'a str> + Clone) -> 
     kernel.all_but(&[ENODEV], [Request::DeleteGroup(DOOMED_GROUP)]).map_err(doing())
 }
 
-fn unpublish(records: &[Attachment]) -> Result<()> {
-    if records.is_empty() {
-        return Ok(());
-    }
-    Rules::open()?.unpublish(records)?;
-    ports::forget_flows(records, Flows::All)
+fn unpublish(state: &State, records: &[Attachment]) -> Result<()> {
+    Rules::open()?.unpublish(state, records)?;
+    ports::forget_flows(records)
 }
 
 /// What an attachment really has: a record whose making was cut short does not know its addresses, but their claims know

@@ -138,6 +138,20 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
+    /// A program that was needed failed.
+    #[error("{program} failed: {why}")]
+    Program {
+        /// Which.
+        program: String,
+        /// What it says.
+        why: String,
+    },
+    /// The kernel has no nftables for IP, and there is no other way.
+    #[error("this kernel has no nftables for IP (CONFIG_NF_TABLES_IPV4, CONFIG_NF_TABLES_IPV6): {what}")]
+    NeedsNftables {
+        /// What cannot be done, or what would do instead.
+        what: String,
+    },
     /// Several things failed; the rest was done.
     #[error("{}", list(.0))]
     Several(Vec<Error>),

@@ -63,8 +63,11 @@ pub fn network_key(network: &str) -> String {
 
 /// The name of the link through which other nodes are reached.
 pub fn vxlan_link(vni: u32) -> String {
-    format!("telaio.{vni}")
+    format!("{VXLAN_LINK_PREFIX}{vni}")
 }
+
+/// What links to other nodes begin with.
+pub const VXLAN_LINK_PREFIX: &str = "telaio.";
 
 /// A hardware address of a kind that no manufacturer gives.
 pub(crate) fn mac(texts: &[&str]) -> Mac {

@@ -12,8 +12,7 @@ use crate::error::{Error, Result};
 use crate::ipam;
 use crate::names;
 use crate::network::{Mode, Network};
-use crate::overlay;
-use crate::rules::{Cluster, Rules};
+use crate::rules::Rules;
 use crate::state::{Host, Lock, State};
 
 pub(crate) const EEXIST: i32 = 17;
@@ -138,8 +137,7 @@ pub(crate) fn set_up(
 
 /// Writes the rules of these networks.
 pub(crate) fn write_rules(state: &State, networks: &[Network]) -> Result<()> {
-    let others = overlay::others(state)?;
-    Rules::open()?.write_networks(&Cluster { networks, others: &others })
+    Rules::open()?.write(state, networks)
 }
 
 /// The node's own addresses in a network.

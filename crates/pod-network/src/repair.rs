@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::names;
 use crate::node;
 use crate::overlay::{self, NodeRecord};
-use crate::rules::{Cluster, Rules};
+use crate::rules::Rules;
 use crate::state::{Host, State, remove_file};
 use crate::{ipam, networks};
 
@@ -196,12 +196,6 @@ fn restore_ways(state: &State, mended: &mut Mended) -> Result<()> {
 
 fn restore_rules(state: &State) -> Result<()> {
     let networks = state.networks()?;
-    let instances: Vec<Attachment> =
-        state.attachments()?.into_iter().filter_map(|(_, record)| record).collect();
     let mut rules = Rules::open()?;
-    if networks.is_empty() {
-        return rules.remove_all();
-    }
-    let others = overlay::others(state)?;
-    rules.write_all(&Cluster { networks: &networks, others: &others }, &instances)
+    if networks.is_empty() { rules.remove_all() } else { rules.write(state, &networks) }
 }
