@@ -147,7 +147,9 @@ pub enum Error {
         why: String,
     },
     /// The kernel has no nftables for IP, and there is no other way.
-    #[error("this kernel has no nftables for IP (CONFIG_NF_TABLES_IPV4, CONFIG_NF_TABLES_IPV6): {what}")]
+    #[error(
+        "this kernel has no nftables for IP (CONFIG_NF_TABLES_IPV4, CONFIG_NF_TABLES_IPV6): {what}"
+    )]
     NeedsNftables {
         /// What cannot be done, or what would do instead.
         what: String,

@@ -90,6 +90,9 @@ const ENOENT: i32 = 2;
 /// How a kernel refuses tables of a family that it does not have, or all of them.
 const MISSING: [i32; 3] = [93, 95, 97];
 
+/// A chain that is never there.
+const NOBODYS_CHAIN: &str = "nobody";
+
 /// Where an instance's elements go.
 const PLACES: [(Family, &[&str]); 3] = [
     (Family::Ip, &[PORTS, ANY_PORTS, HAIRPIN]),
@@ -134,6 +137,11 @@ const CLUSTER_PREFIX: &str = "cluster-";
 /// The set of other nodes' networks of one length.
 fn cluster_set(length: u8) -> String {
     format!("{CLUSTER_PREFIX}{length}")
+}
+
+/// Whether the kernel has nftables for IP. Without, this module makes do with iptables; network policies cannot.
+pub fn has_nftables() -> Result<bool> {
+    Ok(!Rules::open()?.lacks_ip())
 }
 
 /// A connection to the rules of this namespace.
@@ -251,15 +259,16 @@ impl Rules {
             outcome => return outcome.map_err(Error::kernel("taking instances' rules back")),
         }
         // Some of them are gone, or some tables: then each for itself.
-        let mut by_iptables = false;
+        let mut is_ip_gone = false;
         for entry in &entries {
             match self.commit(std::slice::from_ref(entry), delete) {
-                Err(error) if is_done(&error) => {}
-                Err(error) if is_missing(&error) => by_iptables |= entry.family != Family::Bridge,
+                Err(error) if is_done(&error) || is_missing(&error) => {
+                    is_ip_gone |= entry.family != Family::Bridge;
+                }
                 outcome => outcome.map_err(Error::kernel("taking an instance's rules back"))?,
             }
         }
-        if !by_iptables {
+        if !is_ip_gone || !self.lacks_ip() {
             return Ok(());
         }
         let (networks, others) = (state.networks()?, overlay::others(state)?);
@@ -287,29 +296,24 @@ impl Rules {
 
     /// Removes everything.
     pub(crate) fn remove_all(&mut self) -> Result<()> {
-        let mut has_ip = false;
         for (family, _) in PLACES {
             let mut batch = Batch::new(family, TABLE);
             batch.delete_table();
-            let outcome = self.nftables.commit(&mut [&mut batch]);
-            has_ip |= family == Family::Ip && !outcome.as_ref().is_err_and(is_missing);
-            match outcome {
+            match self.nftables.commit(&mut [&mut batch]) {
                 // There is no such table, or a kernel without tables of this family.
                 Err(error) if error.is_unsupported() || is_missing(&error) => {}
                 outcome => outcome.map_err(Error::kernel("removing our tables"))?,
             }
         }
-        if has_ip { Ok(()) } else { iptables::remove() }
+        if self.lacks_ip() { iptables::remove() } else { Ok(()) }
     }
 
     /// Whether the rules of these instances are there.
     pub(crate) fn has(&mut self, instances: &[Attachment]) -> Result<bool> {
         let entries: Vec<Entry> = instances.iter().flat_map(entries).collect();
         for (family, maps) in PLACES {
-            let there = match self.nftables.has_live_table(family, TABLE) {
-                Err(error) if is_missing(&error) => false,
-                there => there.map_err(Error::kernel("listing tables"))?,
-            };
+            let there = self.nftables.has_live_table(family, TABLE);
+            let there = there.map_err(Error::kernel("listing tables"))?;
             let wanted: Vec<&Entry> = entries.iter().filter(|it| it.family == family).collect();
             if wanted.is_empty() || (!there && family == Family::Bridge) {
                 continue;
@@ -328,9 +332,11 @@ impl Rules {
     }
 
     /// Whether the kernel has no tables for IP.
-    pub(crate) fn lacks_ip(&mut self) -> bool {
+    fn lacks_ip(&mut self) -> bool {
+        // A transaction that cannot succeed, and so changes nothing: what matters is why.
         let mut batch = Batch::new(Family::Ip, TABLE);
-        batch.delete_element(PORTS, &[]);
+        batch.add_table();
+        batch.delete_chain(NOBODYS_CHAIN);
         self.nftables.commit(&mut [&mut batch]).is_err_and(|error| is_missing(&error))
     }
 

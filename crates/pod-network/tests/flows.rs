@@ -61,7 +61,9 @@ fn answered(socket: &(Sender<()>, Receiver<Option<String>>), what: &str) {
 }
 
 fn flows(node: &Node, port: u16) -> String {
-    let line = format!("conntrack -L 2>/dev/null | grep 'dport={port} ' || true; conntrack -L -f ipv6 2>/dev/null | grep 'dport={port} ' || true");
+    let line = format!(
+        "conntrack -L 2>/dev/null | grep 'dport={port} ' || true; conntrack -L -f ipv6 2>/dev/null | grep 'dport={port} ' || true"
+    );
     node.machine.sh(&line)
 }
 
@@ -100,7 +102,8 @@ fn a_tcp_connection_that_was_begun_before_the_port_was_published_reaches_the_ins
     );
     let client = outside.spawn(|| {
         let to = "192.168.5.1:8080".parse().unwrap();
-        let mut stream = TcpStream::connect_timeout(&to, LONG).map_err(|error| error.to_string())?;
+        let mut stream =
+            TcpStream::connect_timeout(&to, LONG).map_err(|error| error.to_string())?;
         stream.set_read_timeout(Some(LONG)).unwrap();
         let mut byte = [0];
         stream.read_exact(&mut byte).map_err(|error| error.to_string())
@@ -161,7 +164,7 @@ fn a_living_connection_to_the_node_outlives_that_its_port_is_published() {
     let mut stream = outside.run(|| TcpStream::connect("192.168.5.1:8080").unwrap());
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut buffer = [0; 64];
-    stream.read(&mut buffer).unwrap();
+    assert!(stream.read(&mut buffer).unwrap() > 0);
     // It stops to listen; who is connected stays.
     drop(listener);
     node.instance("a", 2, vec![Port::new(8080, 80)]);

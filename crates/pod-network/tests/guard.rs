@@ -46,7 +46,9 @@ fn what_an_instance_sends_with_a_false_source_goes_nowhere() {
         node.machine.sh("nft delete table bridge telaio-pods");
         let neighbours = set_of(&[OWN[family], FALSE[family][0], FALSE[family][1]]);
         assert_eq!(send(), neighbours, "from elsewhere is refused by its route alone");
-        node.machine.sh("nft flush chain ip telaio-pods localnet; nft flush chain ip6 telaio-pods localnet");
+        node.machine.sh(
+            "nft flush chain ip telaio-pods localnet; nft flush chain ip6 telaio-pods localnet",
+        );
         node.machine.sh("echo 0 | tee /proc/sys/net/ipv4/conf/*/rp_filter");
         let mut all = neighbours;
         all.insert(FALSE[family][2].to_owned());

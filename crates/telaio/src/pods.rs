@@ -83,7 +83,16 @@ impl Pods {
                 failed(&error)
             }
         })?;
+        let has_nftables =
+            telaio_pod_network::rules::has_nftables().map_err(|error| failed(&error))?;
+        if !has_nftables {
+            tracing::warn!(
+                "this kernel has no nftables for IP: rules of pods are iptables', and network policies are refused"
+            );
+        }
         let (node, pacing, stays) = (Arc::clone(&settings.node), settings.pacing, settings.stays);
+        // Without nftables no policy can be kept.
+        let keeper = has_nftables.then_some(keeper);
         let syncer =
             PodsSyncer::new(settings, inbox.clone(), host.clone(), keeper, Arc::clone(&status));
         let wakes = syncer.waker();

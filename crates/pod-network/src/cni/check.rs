@@ -52,8 +52,10 @@ pub(super) fn check(host: &Host, request: &Request) -> Result<(), Fault> {
             return Err(failed(format!("link {name} is missing or switched off")));
         }
     }
-    if !record.ports.is_empty() && !Rules::open()?.has(std::slice::from_ref(&record))? {
-        return Err(failed("published ports are missing in nftables' tables telaio-pods"));
+    if !Rules::open()?.has(std::slice::from_ref(&record))? {
+        return Err(failed(
+            "the container's addresses or ports are missing among the node's rules (nftables' tables telaio-pods)",
+        ));
     }
     Ok(())
 }

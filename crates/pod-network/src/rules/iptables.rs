@@ -125,7 +125,12 @@ pub(super) fn has(instances: &[Attachment]) -> Result<bool> {
 }
 
 /// What `iptables-restore` gets; `there` is what `iptables-save` says.
-fn text(family: Family, cluster: &Cluster<'_>, instances: &[Attachment], there: &str) -> String {
+pub(super) fn text(
+    family: Family,
+    cluster: &Cluster<'_>,
+    instances: &[Attachment],
+    there: &str,
+) -> String {
     let rules = rules(family, cluster, instances);
     let mut text = String::new();
     for table in TABLES {
@@ -139,15 +144,15 @@ fn text(family: Family, cluster: &Cluster<'_>, instances: &[Attachment], there: 
                 let _ = writeln!(text, ":{} - [0:0]", place.chain);
             }
         }
-        let ours = |rule: &&String| {
-            declared.iter().any(|chain| rule.starts_with(&format!("-A {chain} ")))
-        };
+        let ours =
+            |rule: &&String| declared.iter().any(|chain| rule.starts_with(&format!("-A {chain} ")));
         for rule in rules.iter().filter(ours) {
             let _ = writeln!(text, "{rule}");
         }
         for place in places() {
             if !section(there, table).any(|line| line == format!("-A {}", place.jump())) {
-                let _ = writeln!(text, "-{} {}", if place.is_first { "I" } else { "A" }, place.jump());
+                let _ =
+                    writeln!(text, "-{} {}", if place.is_first { "I" } else { "A" }, place.jump());
             }
         }
         text.push_str("COMMIT\n");
@@ -162,7 +167,7 @@ fn section<'a>(there: &'a str, table: &str) -> impl Iterator<Item = &'a str> {
     lines.take_while(|line| *line != "COMMIT")
 }
 
-fn removal(there: &str) -> String {
+pub(super) fn removal(there: &str) -> String {
     let mut text = String::new();
     for table in TABLES {
         let chains: Vec<&str> = section(there, table)
@@ -213,18 +218,15 @@ fn rules(family: Family, cluster: &Cluster<'_>, instances: &[Attachment]) -> Vec
     masquerade(is_ipv4, cluster, &mut rules);
     apart(cluster.networks, &mut rules);
     for side in ["src", "dst"] {
-        rules.push(format!(
-            "-A TELAIO-POD-PASS -m devgroup --{side}-group {OUR_GROUPS} -j ACCEPT"
-        ));
+        rules.push(format!("-A TELAIO-POD-PASS -m devgroup --{side}-group {OUR_GROUPS} -j ACCEPT"));
     }
     let redirect = if is_ipv4 {
         "-p icmp -m icmp --icmp-type 5"
     } else {
         "-p ipv6-icmp -m icmp6 --icmpv6-type 137"
     };
-    rules.push(format!(
-        "-A TELAIO-POD-OUT {redirect} -m devgroup --dst-group {OUR_GROUPS} -j DROP"
-    ));
+    rules
+        .push(format!("-A TELAIO-POD-OUT {redirect} -m devgroup --dst-group {OUR_GROUPS} -j DROP"));
     rules
 }
 
@@ -235,9 +237,7 @@ fn routed(networks: &[Network]) -> impl Iterator<Item = &Network> {
 fn guard(is_ipv4: bool, networks: &[Network], rules: &mut Vec<String>) {
     let chain = "-A TELAIO-POD-GUARD";
     if is_ipv4 {
-        rules.push(format!(
-            "{chain} -d 127.0.0.0/8 -m devgroup --src-group {OUR_GROUPS} -j DROP"
-        ));
+        rules.push(format!("{chain} -d 127.0.0.0/8 -m devgroup --src-group {OUR_GROUPS} -j DROP"));
     } else {
         for own in ["fe80::/10", "::/128"] {
             rules.push(format!("{chain} -s {own} -j RETURN"));
@@ -287,7 +287,8 @@ fn masquerade(is_ipv4: bool, cluster: &Cluster<'_>, rules: &mut Vec<String>) {
         let except = masquerade.except.iter().filter(|cidr| cidr.is_ipv4() == is_ipv4);
         let except: Vec<String> = except.map(with_length).collect();
         for cidr in cidrs(network, is_ipv4).map(with_length) {
-            for to in [cidr.as_str(), multicast].into_iter().chain(except.iter().map(String::as_str))
+            for to in
+                [cidr.as_str(), multicast].into_iter().chain(except.iter().map(String::as_str))
             {
                 rules.push(format!("{chain} -s {cidr} -d {to} -j RETURN"));
             }

@@ -30,16 +30,16 @@ impl Programs {
 
     /// All rules, as text.
     pub(super) fn save(&self) -> Result<String> {
-        let output = self.run(&self.save, &[], "")?;
+        let output = Self::run(&self.save, &[], "")?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Carries out a text, each table of it whole or not at all.
     pub(super) fn restore(&self, text: &str) -> Result<()> {
-        self.run(&self.restore, &["--noflush", "--wait", LOCK_WAIT_S], text).map(drop)
+        Self::run(&self.restore, &["--noflush", "--wait", LOCK_WAIT_S], text).map(drop)
     }
 
-    fn run(&self, program: &PathBuf, arguments: &[&str], input: &str) -> Result<Output> {
+    fn run(program: &PathBuf, arguments: &[&str], input: &str) -> Result<Output> {
         let failed = Error::io("cannot run", program);
         let started = Command::new(program)
             .args(arguments)

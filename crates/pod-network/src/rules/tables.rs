@@ -40,7 +40,7 @@ pub(super) fn networks_batch(family: Family, cluster: &Cluster<'_>) -> Batch {
     } else {
         rule(LOCALNET, words.link_local_is_done());
     }
-    rule(LOCALNET, words.foreign_sources_dropped());
+    rule(LOCALNET, Words::foreign_sources_dropped());
     for chain in [PUBLISHED, PUBLISHED_HERE] {
         rule(chain, Words::not_for_this_machine_is_done());
         if family == Family::Ip6 && chain == PUBLISHED_HERE {

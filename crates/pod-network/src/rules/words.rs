@@ -9,9 +9,7 @@ use telaio_netlink::nftables::{
 
 use crate::network::PORT_GROUP;
 
-use super::{
-    ANY_PORTS, BRIDGES, HAIRPIN, NETWORKS, PORTS, REACH, SOURCES4, SOURCES6, octets,
-};
+use super::{ANY_PORTS, BRIDGES, HAIRPIN, NETWORKS, PORTS, REACH, SOURCES4, SOURCES6, octets};
 use crate::names::VXLAN_LINK_PREFIX;
 
 /// The type of an address that is this machine's own.
@@ -160,19 +158,19 @@ impl Words {
 
     /// Neighbours speak of each other with addresses that only count on their link, and that nobody carries on.
     pub(super) fn link_local_is_done(self) -> Vec<Expression> {
-        let mut steps = self.from_link_local();
+        let mut steps = self.link_local_sources();
         steps.push(Expression::Verdict(Verdict::Accept));
         steps
     }
 
-    fn from_link_local(self) -> Vec<Expression> {
+    fn link_local_sources(self) -> Vec<Expression> {
         let network = Ipv6Cidr::new(Ipv6Addr::from(0xfe80 << 112), 10);
         let network = network.unwrap_or(Ipv6Cidr::new_host(Ipv6Addr::UNSPECIFIED));
         self.within(self.source(0), &IpCidr::V6(network))
     }
 
     /// What comes from a network has a source that is reached by the link that it comes by. Other nodes vouch for theirs.
-    pub(super) fn foreign_sources_dropped(self) -> Vec<Expression> {
+    pub(super) fn foreign_sources_dropped() -> Vec<Expression> {
         vec![
             group(0, MetaKey::InputGroup),
             in_set(NETWORKS, false),
@@ -268,11 +266,12 @@ pub(super) fn frames() -> Vec<Vec<Expression>> {
     let mut from_others = vec![group(0, MetaKey::InputGroup)];
     from_others.push(not_equal(0, PORT_GROUP.to_ne_bytes().to_vec()));
     from_others.push(accept());
-    let link_local = [is(ETHER_IPV6), v6.from_link_local(), vec![accept()]].concat();
+    let link_local = [is(ETHER_IPV6), v6.link_local_sources(), vec![accept()]].concat();
     let unspecified = octets(Ipv6Addr::UNSPECIFIED.into());
     let no_address = [is(ETHER_IPV6), vec![v6.source(0), equal(0, unspecified), accept()]].concat();
     // In ARP the sender's address comes after its hardware address.
-    let arp = Expression::Payload { to: Reg(NAME_REGS), base: Payload::Network, offset: 14, len: 4 };
+    let arp =
+        Expression::Payload { to: Reg(NAME_REGS), base: Payload::Network, offset: 14, len: 4 };
     let v4_source = Words { family: Family::Ip }.source(NAME_REGS);
     let false_sender = |kind, source, set| {
         let name = Expression::Meta { to: Reg(0), key: MetaKey::InputName };

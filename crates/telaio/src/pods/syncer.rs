@@ -39,7 +39,8 @@ pub(super) struct PodsSyncer {
     settings: PodsSettings,
     inbox: Inbox,
     host: Host,
-    keeper: Keeper,
+    /// `None` where the kernel cannot keep policies.
+    keeper: Option<Keeper>,
     installer: Installer,
     nodes: BTreeMap<Arc<str>, Arc<Node>>,
     policies: BTreeSet<ObjectKey>,
@@ -54,12 +55,12 @@ impl PodsSyncer {
         settings: PodsSettings,
         inbox: Inbox,
         host: Host,
-        mut keeper: Keeper,
+        mut keeper: Option<Keeper>,
         status: Arc<Shared>,
     ) -> Self {
         let waker = Waker::default();
         let for_keeper = waker.clone();
-        if settings.stays {
+        if let Some(keeper) = keeper.as_mut().filter(|_| settings.stays) {
             keeper.watch(move || for_keeper.suspect());
         }
         let installer = Installer::new(settings.cni.clone(), &settings.state_dir);
@@ -83,13 +84,16 @@ impl PodsSyncer {
                 (Kind::NetworkPolicy, None) => _ = self.policies.remove(&at.key),
                 _ => {}
             }
-            self.keeper.world_mut().set_object(&at, object.as_ref());
+            if let Some(keeper) = &mut self.keeper {
+                keeper.world_mut().set_object(&at, object.as_ref());
+            }
         }
         self.status.set_policies(self.policies.len());
     }
 
     /// Pods that were attached here have their addresses before the cluster knows.
     fn take_attachments(&mut self) -> Result<(), Error> {
+        let Some(keeper) = &mut self.keeper else { return Ok(()) };
         let mut attached: BTreeMap<ObjectKey, Vec<IpAddr>> = BTreeMap::new();
         for attachment in self.host.attachments()? {
             if let Some(pod) = &attachment.pod {
@@ -98,7 +102,7 @@ impl PodsSyncer {
                 attached.entry(key).or_default().extend(addresses);
             }
         }
-        let world = self.keeper.world_mut();
+        let world = keeper.world_mut();
         let known: Vec<ObjectKey> = world.attached().cloned().collect();
         for gone in known.iter().filter(|key| !attached.contains_key(*key)) {
             world.set_attached(gone, &[]);
@@ -107,6 +111,18 @@ impl PodsSyncer {
             world.set_attached(key, addresses);
         }
         Ok(())
+    }
+
+    fn sync_policies(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
+        match &mut self.keeper {
+            Some(keeper) => keeper.sync(kind),
+            None if self.policies.is_empty() => Ok(SyncReport::default()),
+            // Whoever wrote them relies on them.
+            None => {
+                let what = format!("{} network policies are not kept", self.policies.len());
+                Err(ApplyError::Refused(Error::NeedsNftables { what }.to_string()))
+            }
+        }
     }
 
     /// This node's network and the ways to the others. All of it is looked at where something may be wrong.
@@ -178,7 +194,7 @@ impl Syncer for PodsSyncer {
         let mut errors = Vec::new();
         errors.extend(self.take_attachments().map_err(|error| apply_error(&error)).err());
         let mut report = SyncReport::default();
-        match self.keeper.sync(kind) {
+        match self.sync_policies(kind) {
             Ok(done) => report = done,
             Err(error) => errors.push(error),
         }
