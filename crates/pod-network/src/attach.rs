@@ -14,7 +14,7 @@
 
 mod links;
 
-pub(crate) use links::{announcement, port_of};
+pub(crate) use links::{announcement, port_of, vlan_requests};
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -109,6 +109,7 @@ pub(crate) fn attach(
         },
         host_link: names::host_link(&network.name, wanted.container, wanted.interface, 0),
         is_routed: false,
+        is_chained: false,
         mac: String::new(),
         addresses: Vec::new(),
         ports: wanted.ports.to_vec(),
@@ -122,6 +123,50 @@ pub(crate) fn attach(
         let _ = detach(state, &key, Some(record));
     }
     made
+}
+
+/// Gives an interface of another plugin's making published ports and limits. `lock` is the shared one. The same again
+/// replaces what was there.
+pub(crate) fn attach_chained(
+    state: &State,
+    lock: Lock,
+    key: &str,
+    record: &mut Attachment,
+) -> Result<()> {
+    ports::check(&record.ports)?;
+    let mac = std::mem::take(&mut record.mac);
+    let mut busy = state.begin_attachment(key, record)?;
+    if busy.is_none() {
+        let Some(_before) = state.lock_attachment(key)? else {
+            return Err(Error::Busy { what: record.to_string() });
+        };
+        let before = state.attachment(key)?.flatten();
+        detach(state, key, Some(before.unwrap_or_else(|| record.clone())))?;
+        busy = state.begin_attachment(key, record)?;
+    }
+    let _busy = busy.ok_or_else(|| Error::Busy { what: record.to_string() })?;
+    let made = make_chained(state, lock, key, mac, record);
+    if made.is_err() {
+        // Why it failed is what the caller has to know. What cannot be undone now has its record.
+        let _ = detach(state, key, Some(record.clone()));
+    }
+    made
+}
+
+fn make_chained(
+    state: &State,
+    lock: Lock,
+    key: &str,
+    mac: String,
+    record: &mut Attachment,
+) -> Result<()> {
+    ports::claim(state, key, record)?;
+    if let Some(bandwidth) = &record.bandwidth {
+        crate::bandwidth::set(&record.host_link, bandwidth)?;
+    }
+    publish(state, lock, record)?;
+    record.mac = mac;
+    state.save_attachment(key, record)
 }
 
 /// Whether an attachment's links are there.
@@ -292,7 +337,9 @@ pub(crate) fn detach(state: &State, key: &str, record: Option<Attachment>) -> Re
     let mut errors = Vec::new();
     errors.extend(unpublish(state, std::slice::from_ref(&record)).err());
     errors.extend(links::forget_neighbours(state, std::iter::once(&record)).err());
-    errors.extend(links::remove(&record.host_link).err());
+    if !record.is_chained {
+        errors.extend(links::remove(&record.host_link).err());
+    }
     if record.bandwidth.is_some() {
         errors.extend(crate::bandwidth::clear(&record.host_link).err());
     }
@@ -326,7 +373,8 @@ pub(crate) fn detach_many(state: &State, records: Vec<(String, Option<Attachment
     let limiting = doomed.iter().filter(|(_, record)| record.bandwidth.is_some());
     let limiting: Vec<String> =
         limiting.map(|(_, record)| crate::bandwidth::limit_link(&record.host_link)).collect();
-    let host_links = doomed.iter().map(|(_, record)| record.host_link.as_str());
+    let own = doomed.iter().filter(|(_, record)| !record.is_chained);
+    let host_links = own.map(|(_, record)| record.host_link.as_str());
     let unlinked = remove_links(host_links.chain(limiting.iter().map(String::as_str)));
     let is_clean = unpublished.is_ok() && unlinked.is_ok();
     errors.extend(unpublished.err().into_iter().chain(unlinked.err()));
@@ -377,6 +425,9 @@ fn with_claims(state: &State, mut record: Attachment) -> Result<Attachment> {
 
 fn forget(state: &State, key: &str, record: &Attachment) -> Result<()> {
     ports::release(state, record)?;
+    if record.is_chained {
+        return state.remove_attachment(key);
+    }
     for inet in &record.addresses {
         ipam::release(state, record, inet.address())?;
     }

@@ -23,6 +23,14 @@ pub enum Error {
         /// What is wrong with it, and what would be right.
         why: String,
     },
+    /// What was asked for is beyond this kernel.
+    #[error("{field}: {why}")]
+    Unsupported {
+        /// What asks for it.
+        field: &'static str,
+        /// What is missing, and what to do.
+        why: String,
+    },
     /// An address is outside the networks that it should be of.
     #[error("address {address} is not within {subnets}")]
     OutsideRange {

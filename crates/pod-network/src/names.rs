@@ -37,6 +37,11 @@ pub fn host_link(network: &str, container: &str, interface: &str, turn: u32) -> 
     format!("tlv{}", hash(&["link", network, container, interface, &turn.to_string()], 12))
 }
 
+/// A short name for a longer one of another's making.
+pub(crate) fn short(name: &str) -> String {
+    hash(&["short", name], 12)
+}
+
 /// What host ends begin with.
 pub const HOST_LINK_PREFIX: &str = "tlv";
 

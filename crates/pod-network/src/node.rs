@@ -467,6 +467,7 @@ pub(crate) fn network_of(node: &LocalNode) -> Result<Network> {
         mode: Mode::Routed,
         mtu: Some(node.mtu()?),
         masquerade: Some(Masquerade { except: node.masquerade_except.clone() }),
+        vlan: None,
         hairpin: false,
         promiscuous: false,
         is_adopted: false,

@@ -417,9 +417,9 @@ fn entries(instance: &Attachment) -> Vec<Entry> {
 }
 
 /// The addresses that an instance may send from, by the port of the bridge that it is at. One that hangs on no bridge is
-/// known by its route.
+/// known by its route; what is another plugin's is not ours to judge.
 fn sources(instance: &Attachment) -> Vec<Entry> {
-    if instance.is_routed || instance.host_link.is_empty() {
+    if instance.is_routed || instance.is_chained {
         return Vec::new();
     }
     let mut name = instance.host_link.clone().into_bytes();

@@ -173,3 +173,49 @@ fn without_nftables_nodes_reach_each_other_and_the_plugin_works() -> Result<(), 
         assert_eq!(Call::new("CHECK", "p", &check).make(&machine).unwrap_err()["code"], 105);
     })
 }
+
+#[test]
+fn virtual_networks_of_one_bridge_are_apart() -> Result<(), GuestError> {
+    guest::inside("virtual_networks_of_one_bridge_are_apart", || {
+        let machine = support::cni::machine(&["a", "b", "c", "d", "e", "f"]);
+        let network = |name: &str, bridge: &str, vlan: u16, is_gateway: bool| {
+            config_with(
+                json!({"name": name, "bridge": bridge, "vlan": vlan, "isGateway": is_gateway, "ipMasq": false,
+                "ipam": {"type": "host-local", "subnet": "10.88.0.0/16", "rangeStart": format!("10.88.{vlan}.1")}}),
+            )
+        };
+        // Two networks of frames on one bridge, and the same addresses in both.
+        let (seven, eight) =
+            (network("seven", "br-v", 7, false), network("eight", "br-v", 8, false));
+        let ip = |container: &str, config: &serde_json::Value| {
+            let result = Call::new("ADD", container, config).make(&machine).unwrap();
+            result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().to_owned()
+        };
+        let [_a, b] = ["a", "b"].map(|name| ip(name, &seven));
+        let [_c, d] = ["c", "d"].map(|name| ip(name, &eight));
+        let reaches = |from: &str, to: &str| {
+            machine.try_sh(&format!("ip netns exec {from} ping -c 1 -W 1 {to}"))
+        };
+        assert!(reaches("a", &b) && reaches("c", &d), "{}", machine.sh("bridge vlan"));
+        assert!(!reaches("a", &d) && !reaches("c", &b), "{}", machine.sh("bridge vlan"));
+        let vlans = machine.sh("bridge vlan show");
+        assert!(vlans.contains("7 PVID Egress Untagged"), "{vlans}");
+        // With the node in it.
+        let routed = config_with(json!({"name": "nine", "bridge": "br-w", "vlan": 9,
+            "ipam": {"type": "host-local", "subnet": "10.99.0.0/16"}}));
+        let [_e, f] = ["e", "f"].map(|name| ip(name, &routed));
+        assert!(reaches("e", &f) && reaches("e", "10.99.0.1"), "{}", machine.sh("bridge vlan"));
+        assert!(machine.try_sh(&format!("ping -c 1 -W 3 {f}")));
+        let other = config_with(json!({"name": "ten", "bridge": "br-w", "vlan": 10,
+            "ipam": {"type": "host-local", "subnet": "10.100.0.0/16"}}));
+        let error = Call::new("ADD", "a", &other).make(&machine).unwrap_err();
+        assert!(error["code"] == 7 && error["msg"].as_str().unwrap().contains("nine"), "{error}");
+        // Somebody tidies up.
+        machine.sh("ip link del br-w");
+        machine.run(|| Host::default().repair().unwrap());
+        assert!(reaches("e", &f) && reaches("e", "10.99.0.1"), "{}", machine.sh("bridge vlan"));
+        for (name, config) in [("a", &seven), ("c", &eight), ("e", &routed)] {
+            Call::new("DEL", name, config).make(&machine).unwrap();
+        }
+    })
+}

@@ -34,6 +34,7 @@ impl Ground {
             netns_name: None,
             host_link: String::new(),
             is_routed: false,
+            is_chained: false,
             mac: String::new(),
             addresses: Vec::new(),
             ports: Vec::new(),

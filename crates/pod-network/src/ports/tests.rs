@@ -16,6 +16,7 @@ fn record(container: &str, ports: &[Port]) -> Attachment {
         netns_name: None,
         host_link: String::new(),
         is_routed: false,
+        is_chained: false,
         mac: String::new(),
         addresses: vec!["10.1.0.2/24".parse().unwrap()],
         ports: ports.to_vec(),

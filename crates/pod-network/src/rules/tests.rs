@@ -12,6 +12,7 @@ fn instance() -> Attachment {
         netns_name: None,
         host_link: "tlvabcdefghijkl".to_owned(),
         is_routed: false,
+        is_chained: false,
         mac: "02:00:00:00:00:01".to_owned(),
         addresses: vec!["10.1.0.2/24".parse().unwrap(), "fd01::2/64".parse().unwrap()],
         ports: vec![
@@ -37,6 +38,7 @@ fn network() -> Network {
         mode: Mode::Routed,
         mtu: None,
         masquerade: Some(Masquerade { except: vec!["10.9.0.0/16".parse().unwrap()] }),
+        vlan: None,
         hairpin: false,
         promiscuous: false,
         is_adopted: false,

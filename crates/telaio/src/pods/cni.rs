@@ -270,6 +270,7 @@ mod tests {
             mode: Mode::Routed,
             mtu: Some(1450),
             masquerade: Some(Masquerade::default()),
+            vlan: None,
             hairpin: false,
             promiscuous: false,
             is_adopted: false,
