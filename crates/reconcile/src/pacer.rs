@@ -205,6 +205,12 @@ impl Pacer {
         }
     }
 
+    /// The running sync came before there was anything to go by: it might as well not have begun. The next
+    /// one is asked for by whatever brings the first state.
+    pub fn came_too_early(&mut self) {
+        self.running = None;
+    }
+
     /// The running sync failed. `can_retry`: trying the same again can help. `jitter`, between 0 and
     /// 1, spreads the retries of many nodes: at 0 the wait is half of what it is at 1.
     pub fn failed(&mut self, now: Instant, can_retry: bool, jitter: f64) {

@@ -8,6 +8,8 @@
 //! - Notifying never blocks on a sync and queues nothing: it sets a flag.
 //! - A sync that runs is never cut off. [`SyncHandle::stop`] waits for its end.
 //! - A panic in the syncer is a failed sync: counted, logged, and answered by a full sync.
+//! - A sync that came before there was anything to go by is none: it is not counted, and does not make
+//!   anybody call the backend synced.
 //!
 //! ```
 //! use std::time::Duration;
@@ -292,6 +294,11 @@ fn finish(
     let mut state = shared.state.lock();
     state.stats.running = false;
     match outcome {
+        Ok(report) if report.too_early => {
+            state.pacer.came_too_early();
+            state.running_since = None;
+            state.synced = queued;
+        }
         Ok(report) => {
             state.pacer.succeeded(now);
             let since = state.running_since.take();

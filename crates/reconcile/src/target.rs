@@ -259,9 +259,17 @@ pub struct SyncReport {
     pub deleted: usize,
     /// How many of these mended drift: somebody else had changed what is ours.
     pub drift_repairs: usize,
+    /// Nothing was known yet of what should be there, so nothing was done. It is no sync: whoever waits
+    /// for the first one goes on waiting.
+    pub too_early: bool,
 }
 
 impl SyncReport {
+    /// Asked before the first whole state was known.
+    pub fn too_early() -> Self {
+        Self { too_early: true, ..Self::default() }
+    }
+
     /// How many items were touched.
     pub fn changes(&self) -> usize {
         self.created + self.updated + self.deleted
@@ -275,6 +283,7 @@ impl SyncReport {
             updated: self.updated + other.updated,
             deleted: self.deleted + other.deleted,
             drift_repairs: self.drift_repairs + other.drift_repairs,
+            too_early: self.too_early || other.too_early,
         }
     }
 
@@ -323,6 +332,7 @@ impl<K> DriftReport<K> {
             updated: self.altered.len(),
             deleted: self.unexpected.len(),
             drift_repairs: self.count(),
+            too_early: false,
         }
     }
 }

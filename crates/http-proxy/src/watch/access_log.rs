@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::inspect::address_text;
 use crate::h1::write::http_date;
 use crate::head::{Known, RequestHead};
 use crate::proxy::Outcome;
-use crate::table::EndpointAddress;
 
 /// How many lines wait to be written.
 const LINES_MAX: usize = 8192;
@@ -156,11 +156,10 @@ fn json(request: &RequestHead, outcome: &Outcome<'_>, now_ms: u128) -> String {
         member(&mut out, "route", &route.route.id);
     }
     if let Some(endpoint) = outcome.endpoint {
-        let text = match endpoint {
-            EndpointAddress::Socket(address) => address.to_string(),
-            EndpointAddress::Name(name, port) => format!("{name}:{port}"),
-        };
-        member(&mut out, "endpoint", &text);
+        member(&mut out, "endpoint", &address_text(endpoint));
+    }
+    if let Some(cache) = outcome.cache {
+        member(&mut out, "cache", cache.as_str());
     }
     for (name, known) in [
         ("referer", Known::Referer),

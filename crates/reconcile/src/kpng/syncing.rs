@@ -13,7 +13,7 @@
 //! struct Count(Inbox);
 //! impl Syncer for Count {
 //!     fn sync(&mut self, _kind: SyncKind) -> Result<SyncReport, ApplyError> {
-//!         let Some(news) = self.0.take_known() else { return Ok(SyncReport::default()) };
+//!         let Some(news) = self.0.take_known() else { return Ok(SyncReport::too_early()) };
 //!         Ok(SyncReport { created: news.services.len(), ..SyncReport::default() })
 //!     }
 //! }

@@ -80,6 +80,24 @@ fn a_notification_is_synced_and_counted() {
 }
 
 #[test]
+fn a_sync_before_anything_is_known_is_no_sync_and_the_first_one_is_full() {
+    let (handle, strings) = start(quick());
+    handle.drift_suspected();
+    strings.await_begin();
+    strings.end(|| Ok(SyncReport::too_early()));
+    assert!(handle.wait_synced(LONG));
+    let stats = handle.stats();
+    assert!(!stats.running && !stats.pending());
+    assert_eq!((stats.syncs_total, stats.last_success), (0, None));
+    handle.notify();
+    assert_eq!(strings.await_begin(), SyncKind::Full);
+    strings.end_well();
+    assert!(handle.wait_synced(LONG));
+    assert!(handle.stats().last_success.is_some());
+    handle.stop();
+}
+
+#[test]
 fn any_number_of_notifications_during_a_sync_make_one_more() {
     let (handle, strings) = start(quick());
     handle.notify();

@@ -132,7 +132,7 @@ pub struct HcnSyncer {
 impl Syncer for HcnSyncer {
     fn sync(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
         // HNS may call before the first state is here.
-        let Some(news) = self.inbox.take_known() else { return Ok(SyncReport::default()) };
+        let Some(news) = self.inbox.take_known() else { return Ok(SyncReport::too_early()) };
         let node_changed = self.take_objects(&news);
         if self.signals.restarted.swap(false, Ordering::AcqRel) {
             tracing::warn!("HNS stopped; looking at everything again");

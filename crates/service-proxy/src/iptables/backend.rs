@@ -345,7 +345,7 @@ impl IptablesSyncer {
 impl Syncer for IptablesSyncer {
     fn sync(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
         if !self.take_feed() {
-            return Ok(SyncReport::default());
+            return Ok(SyncReport::too_early());
         }
         let commits = self.commits();
         let started = Instant::now();

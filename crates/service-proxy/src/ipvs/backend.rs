@@ -301,7 +301,7 @@ impl IpvsSyncer {
 impl Syncer for IpvsSyncer {
     fn sync(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
         // Time passes and addresses change also before the first state is here.
-        let Some(news) = self.inbox.take_known() else { return Ok(SyncReport::default()) };
+        let Some(news) = self.inbox.take_known() else { return Ok(SyncReport::too_early()) };
         let now = Instant::now();
         self.take_news(news)?;
         let mut report = SyncReport::default();

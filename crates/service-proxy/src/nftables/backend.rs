@@ -133,7 +133,7 @@ struct NftablesSyncer {
 
 impl Syncer for NftablesSyncer {
     fn sync(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
-        let Some(news) = self.inbox.take_known() else { return Ok(SyncReport::default()) };
+        let Some(news) = self.inbox.take_known() else { return Ok(SyncReport::too_early()) };
         self.take_news(news);
         let mended = if self.first { SyncReport::default() } else { self.mend(kind)? };
         let changed = if self.everything || kind == SyncKind::Full {

@@ -33,11 +33,16 @@ pub(crate) enum Kind {
     Op = 2,
     /// What the worker has to tell: JSON.
     Report = 4,
+    /// A question to the worker: JSON.
+    Ask = 5,
+    /// A part of its answer: JSON.
+    Answer = 6,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
-        [Self::Settings, Self::Op, Self::Report].into_iter().find(|it| *it as u8 == byte)
+        let all = [Self::Settings, Self::Op, Self::Report, Self::Ask, Self::Answer];
+        all.into_iter().find(|it| *it as u8 == byte)
     }
 }
 

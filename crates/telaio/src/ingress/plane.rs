@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
+use tokio::io::{AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::UnixStream;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use super::control::{Ask, IngressControl};
 use super::link::{self, Frame, Kind, Sockets};
 use super::status::Told;
 use super::view::IngressView;
@@ -34,9 +35,15 @@ pub(crate) struct IngressState {
     serving: AtomicBool,
     routes: AtomicUsize,
     restarts: AtomicU64,
+    control: IngressControl,
 }
 
 impl IngressState {
+    /// Asks the worker.
+    pub(crate) fn control(&self) -> &IngressControl {
+        &self.control
+    }
+
     /// The first routes are loaded, and requests are served.
     pub(crate) fn is_serving(&self) -> bool {
         self.serving.load(Ordering::Relaxed)
@@ -196,6 +203,10 @@ impl Keeper {
         let settings = Frame::json(Kind::Settings, &self.options.worker)?;
         link::write(&mut output, &settings).await?;
         output.flush().await?;
+        // The view and questions go by the same link, a frame at a time.
+        let output = tokio::sync::Mutex::new(output);
+        let asked = self.state.control.attach();
+        let _detached = Detach(&self.state.control);
         let mut view = IngressView::follow(&self.options.origin, &self.options.node);
         let (state, told) = (Arc::clone(&self.state), self.options.told.clone());
         let mut reading = tokio::spawn(read_reports(BufReader::new(input), state, told));
@@ -205,19 +216,43 @@ impl Keeper {
                 for op in &ops {
                     self.options.told.see(op);
                     if let Some(frame) = Frame::op(op) {
-                        link::write(&mut output, &frame).await?;
+                        link::write(&mut *output.lock().await, &frame).await?;
                     }
                 }
-                output.flush().await?;
+                output.lock().await.flush().await?;
             }
             Ok(())
         };
         tokio::select! {
             fed = feeding => fed,
+            failed = pass_questions(asked, &output) => failed,
             _ = &mut reading => Ok(()),
             _ = stopped.wait_for(|stop| *stop) => Ok(()),
         }
     }
+}
+
+/// Who waits for the worker's answer is told when it is gone.
+struct Detach<'a>(&'a IngressControl);
+
+impl Drop for Detach<'_> {
+    fn drop(&mut self) {
+        self.0.detach();
+    }
+}
+
+/// Passes questions on to the worker; ends only by a failure.
+async fn pass_questions(
+    mut asked: mpsc::Receiver<Ask>,
+    output: &tokio::sync::Mutex<impl AsyncWrite + Unpin>,
+) -> io::Result<()> {
+    while let Some(ask) = asked.recv().await {
+        let frame = Frame::json(Kind::Ask, &ask)?;
+        let mut output = output.lock().await;
+        link::write(&mut *output, &frame).await?;
+        output.flush().await?;
+    }
+    std::future::pending().await
 }
 
 async fn read_reports(
@@ -226,8 +261,16 @@ async fn read_reports(
     told: Told,
 ) {
     while let Ok(Some(frame)) = link::read(&mut input).await {
-        if frame.kind != Kind::Report {
-            continue;
+        match frame.kind {
+            Kind::Report => {}
+            Kind::Answer => {
+                match frame.read_json() {
+                    Ok(page) => state.control.take(page),
+                    Err(error) => tracing::warn!(%error, "an answer of the worker cannot be read"),
+                }
+                continue;
+            }
+            Kind::Settings | Kind::Op | Kind::Ask => continue,
         }
         match frame.read_json() {
             Ok(Report::Serving) => {

@@ -20,12 +20,14 @@ use telaio_http_proxy::proxy_protocol::Trust;
 use telaio_http_proxy::server::{Listener, Server};
 use telaio_http_proxy::table::TableChange;
 use telaio_http_proxy::tls::{CertificateStore, TlsAcceptor, TlsLimits};
+use telaio_http_proxy::watch::inspect::Inspector;
 use telaio_http_proxy::{HttpProxy, ProxySettings};
 use telaio_model::{ObjectKey, Op};
 use tokio::io::{AsyncRead, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
+use super::control::Desk;
 use super::link::{self, Frame, Kind, Sockets};
 use crate::cli::LogArgs;
 use crate::exit::CommandError;
@@ -33,6 +35,8 @@ use crate::logging::{LogFormat, Logging};
 
 /// How many reports may wait for the plane.
 const REPORTS_MAX: usize = 256;
+/// How many pages of answers may.
+const PAGES_WAITING_MAX: usize = 4;
 
 /// How a worker is to work.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -92,15 +96,25 @@ pub(crate) fn run(link: StdUnixStream, own_process: bool) -> io::Result<()> {
             begin_process(&settings)?;
         }
         let (reports, mut waiting) = mpsc::channel::<Report>(REPORTS_MAX);
+        let (answers, mut pages) = mpsc::channel::<Frame>(PAGES_WAITING_MAX);
         let writing = tokio::spawn(async move {
-            while let Some(report) = waiting.recv().await {
-                let Ok(frame) = Frame::json(Kind::Report, &report) else { continue };
+            loop {
+                let frame = tokio::select! {
+                    biased;
+                    report = waiting.recv() => {
+                        // Whoever reports is gone: so is the worker.
+                        let Some(report) = report else { return };
+                        let Ok(frame) = Frame::json(Kind::Report, &report) else { continue };
+                        frame
+                    }
+                    Some(page) = pages.recv() => page,
+                };
                 if link::write(&mut output, &frame).await.is_err() {
                     return;
                 }
             }
         });
-        let outcome = serve(settings, sockets, input, reports).await;
+        let outcome = serve(settings, sockets, input, reports, answers).await;
         drop(writing.await);
         outcome
     })
@@ -134,6 +148,7 @@ async fn serve(
     sockets: Sockets,
     input: impl AsyncRead + Unpin + Send,
     reports: mpsc::Sender<Report>,
+    answers: mpsc::Sender<Frame>,
 ) -> io::Result<()> {
     let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
     let store = Arc::new(CertificateStore::new().map_err(|error| failed(&error))?);
@@ -146,7 +161,10 @@ async fn serve(
     });
     let proxy = Arc::new(proxy.with_tls(Arc::clone(&acceptor)));
     let (first, loaded) = oneshot::channel();
-    let sink = Sink { proxy: Arc::clone(&proxy), reports: reports.clone(), first: Some(first) };
+    let inspector = Arc::new(Inspector::new(Arc::clone(&proxy)));
+    let desk = Desk::open(Arc::clone(&inspector), answers);
+    let sink =
+        Sink { proxy: Arc::clone(&proxy), inspector, reports: reports.clone(), first: Some(first) };
     let gateway = GatewaySettings {
         class: ClassSettings {
             name: settings.class.as_str().into(),
@@ -174,7 +192,7 @@ async fn serve(
         }
     });
     // Ends with the link, or when it says stop.
-    let _ = listener.start_listening(LinkView { input }).await;
+    let _ = listener.start_listening(LinkView { input, desk }).await;
     processing.abort();
     if let Ok(Some(server)) = starting.await {
         tracing::info!(connections = server.connections(), "requests that run may end");
@@ -197,6 +215,7 @@ fn listeners(sockets: Sockets, acceptor: &Arc<TlsAcceptor>) -> Vec<Listener> {
 /// The view as it comes by the link.
 struct LinkView<R> {
     input: R,
+    desk: Desk,
 }
 
 impl<R: AsyncRead + Unpin + Send> View for LinkView<R> {
@@ -225,7 +244,11 @@ impl<R: AsyncRead + Unpin + Send> View for LinkView<R> {
                     }
                     Err(error) => tracing::warn!(%error, "an object is left out"),
                 },
-                Kind::Settings | Kind::Report => {}
+                Kind::Ask => match frame.read_json() {
+                    Ok(ask) => self.desk.ask(ask),
+                    Err(error) => tracing::warn!(%error, "a question cannot be read"),
+                },
+                Kind::Settings | Kind::Report | Kind::Answer => {}
             }
         }
     }
@@ -234,6 +257,7 @@ impl<R: AsyncRead + Unpin + Send> View for LinkView<R> {
 /// Puts changes into the proxy, and tells the plane.
 struct Sink {
     proxy: Arc<HttpProxy>,
+    inspector: Arc<Inspector>,
     reports: mpsc::Sender<Report>,
     first: Option<oneshot::Sender<()>>,
 }
@@ -252,13 +276,17 @@ impl TableSink for Sink {
     fn tell(&mut self, commit: &Commit) {
         let text =
             |warning: &Warning| (warning.reason.as_str().to_owned(), warning.message.to_string());
+        let warnings: BTreeMap<String, Vec<(String, String)>> = commit
+            .warnings
+            .iter()
+            .map(|(key, all)| (key.to_string(), all.iter().map(text).collect()))
+            .collect();
+        for (ingress, list) in &warnings {
+            self.inspector.set_warnings(ingress.clone(), list.clone());
+        }
         let report = Report::Changed {
             routes: self.proxy.router().len(),
-            warnings: commit
-                .warnings
-                .iter()
-                .map(|(key, all)| (key.to_string(), all.iter().map(text).collect()))
-                .collect(),
+            warnings,
             ours: commit.ours.iter().map(|(key, it)| (key.to_string(), it.is_some())).collect(),
         };
         // The plane may be slow or gone; what is missed is only told, and the next report tells more.

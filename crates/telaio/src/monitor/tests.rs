@@ -63,6 +63,14 @@ fn an_agent_is_live_from_the_start_and_healthy_from_its_first_sync_on() {
 }
 
 #[test]
+fn a_sync_before_the_first_state_makes_nobody_healthy() {
+    let (monitor, status) = agent();
+    status.touch();
+    with_sync(&monitor, Ok(SyncReport::too_early()));
+    assert!(monitor.health().is_live() && !monitor.health().is_healthy());
+}
+
+#[test]
 fn a_node_that_leaves_is_live_but_not_healthy() {
     let (monitor, _) = agent();
     with_sync(&monitor, Ok(SyncReport::default()));

@@ -189,7 +189,7 @@ impl PodsSyncer {
 
 impl Syncer for PodsSyncer {
     fn sync(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
-        let Some(news) = self.inbox.take_known() else { return Ok(SyncReport::default()) };
+        let Some(news) = self.inbox.take_known() else { return Ok(SyncReport::too_early()) };
         self.take(news);
         let mut errors = Vec::new();
         errors.extend(self.take_attachments().map_err(|error| apply_error(&error)).err());

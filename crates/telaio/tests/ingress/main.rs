@@ -12,6 +12,7 @@ mod support;
 
 mod backends;
 mod lifecycle;
+mod operations;
 mod routes;
 mod tools;
 
@@ -34,25 +35,25 @@ struct Ingress {
 impl Ingress {
     /// Starts an agent whose ingress works in a thread, or in a process of its own.
     fn start(manifests: Manifests, process: &str) -> Self {
-        Self::start_with(manifests, process, tempfile::tempdir().unwrap())
+        Self::start_with(manifests, process, &[])
     }
 
-    fn start_with(manifests: Manifests, process: &str, state: tempfile::TempDir) -> Self {
-        let source = manifests.source();
-        let agent = Agent::start_with_state(
-            &[
-                "run",
-                "--planes=ingress",
-                "--node=loom-a",
-                "--http-listen=127.0.0.1:0",
-                "--https-listen=127.0.0.1:0",
-                "--ingress-threads=2",
-                &format!("--ingress-process={process}"),
-                "--drain-timeout=10s",
-                &source,
-            ],
-            state,
-        );
+    /// As [`start`](Self::start), with further arguments.
+    fn start_with(manifests: Manifests, process: &str, more: &[&str]) -> Self {
+        let (source, process) = (manifests.source(), format!("--ingress-process={process}"));
+        let mut arguments = vec![
+            "run",
+            "--planes=ingress",
+            "--node=loom-a",
+            "--http-listen=127.0.0.1:0",
+            "--https-listen=127.0.0.1:0",
+            "--ingress-threads=2",
+            &process,
+            "--drain-timeout=10s",
+            &source,
+        ];
+        arguments.extend(more);
+        let agent = Agent::start_with_state(&arguments, tempfile::tempdir().unwrap());
         let listening = agent.wait_log("the ingress listens");
         let address = |name: &str| listening[name].as_str().unwrap().parse().unwrap();
         let (http, https) = (address("http"), address("https"));

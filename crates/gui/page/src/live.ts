@@ -1,0 +1,227 @@
+// What changes by itself: one event stream, read with fetch so that the token stays in a header.
+//
+// When the stream ends we try again, later each time; until then the page shows what it has, with its age.
+import { batch, signal } from '@preact/signals';
+import { ApiError, get, me, request } from './api';
+import { Lines } from './sse';
+import type { AuditEntry, Changes, Event, HealthChange, Hello, History, Overview, Sample } from './types';
+
+export type Link = 'starting' | 'live' | 'lost';
+
+const EVENTS_KEPT_MAX = 500;
+const RECENT_KEPT_MAX = 900;
+const BACK_OFF_MS = [500, 1000, 2000, 4000, 8000, 15_000];
+/** A stream that is silent for so long is dead. */
+const SILENCE_MS_MAX = 15_000;
+/** Lists are read again at most so often, however much changes. */
+const REREAD_MS = 400;
+
+export const link = signal<Link>('starting');
+/** When the next try comes, while lost. */
+export const retryAt = signal(0);
+/** When we last heard anything. */
+export const heardAt = signal(0);
+/** The difference of the agent's clock from ours. */
+export const skewMs = signal(0);
+/** Ticks every second, for ages. */
+export const now = signal(Date.now());
+export const overview = signal<Overview | null>(null);
+export const history = signal<History | null>(null);
+/** The newest events, newest first. */
+export const fresh = signal<Event[]>([]);
+/** Grows when objects changed: lists read themselves again. */
+export const revision = signal(0);
+/** Grows when overrides changed or somebody acted. */
+export const decisions = signal(0);
+/** Grows with each sample: figures in lists read themselves again. */
+export const beat = signal(0);
+/** What a screen reader is told. */
+export const spoken = signal('');
+
+setInterval(() => {
+  now.value = Date.now();
+}, 1000);
+
+let wake: (() => void) | null = null;
+let running: AbortController | null = null;
+
+/** Tries at once instead of waiting. */
+export function retryNow(): void {
+  wake?.();
+}
+
+export function start(): void {
+  if (running) return;
+  running = new AbortController();
+  void loop(running.signal);
+}
+
+export function stop(): void {
+  running?.abort();
+  running = null;
+  batch(() => {
+    link.value = 'starting';
+    overview.value = null;
+    history.value = null;
+    fresh.value = [];
+  });
+}
+
+async function loop(ended: AbortSignal): Promise<void> {
+  let failures = 0;
+  while (!ended.aborted) {
+    try {
+      await follow(ended, () => {
+        failures = 0;
+      });
+    } catch (error) {
+      if (ended.aborted || (error instanceof ApiError && error.status === 401)) return;
+    }
+    if (ended.aborted) return;
+    const base = BACK_OFF_MS[Math.min(failures, BACK_OFF_MS.length - 1)] ?? 15_000;
+    failures += 1;
+    // Pages that lost the same agent do not all come back in the same moment.
+    const wait = base * (0.75 + Math.random() * 0.5);
+    if (link.value === 'live') spoken.value = 'The connection to the agent is lost. Figures are old.';
+    link.value = 'lost';
+    retryAt.value = Date.now() + wait;
+    await pause(wait, ended);
+  }
+}
+
+function pause(ms: number, ended: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(done, ms);
+    function done() {
+      clearTimeout(timer);
+      wake = null;
+      resolve();
+    }
+    wake = done;
+    ended.addEventListener('abort', done, { once: true });
+  });
+}
+
+/** Reads one stream to its end. */
+async function follow(ended: AbortSignal, opened: () => void): Promise<void> {
+  const mine = new AbortController();
+  const cancel = () => mine.abort();
+  ended.addEventListener('abort', cancel, { once: true });
+  let silence = setTimeout(cancel, SILENCE_MS_MAX);
+  try {
+    const response = await request('events/stream', { signal: mine.signal, headers: { Accept: 'text/event-stream' } });
+    const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
+    if (!reader) return;
+    await readAll(mine.signal);
+    opened();
+    if (link.value === 'lost') spoken.value = 'Connected to the agent again.';
+    link.value = 'live';
+    const lines = new Lines();
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      clearTimeout(silence);
+      silence = setTimeout(cancel, SILENCE_MS_MAX);
+      heardAt.value = Date.now();
+      batch(() => {
+        for (const message of lines.take(value)) hear(message.event, message.data);
+      });
+    }
+  } finally {
+    clearTimeout(silence);
+    ended.removeEventListener('abort', cancel);
+    mine.abort();
+  }
+}
+
+/** Everything that the stream then keeps up to date. */
+async function readAll(signal: AbortSignal): Promise<void> {
+  const [seen, past] = await Promise.all([
+    get<Overview>('overview', {}, signal),
+    get<History>('history', {}, signal),
+  ]);
+  batch(() => {
+    overview.value = seen;
+    history.value = past;
+    heardAt.value = Date.now();
+    skewMs.value = seen.at_ms - Date.now();
+    revision.value += 1;
+    decisions.value += 1;
+  });
+}
+
+let rereading = 0;
+
+function rereadOverview(): void {
+  rereading ||= window.setTimeout(() => {
+    rereading = 0;
+    get<Overview>('overview').then((seen) => {
+      overview.value = seen;
+    }, () => undefined);
+  }, REREAD_MS);
+}
+
+function hear(event: string, data: string): void {
+  const said: unknown = JSON.parse(data);
+  switch (event) {
+    case 'hello':
+      hello(said as Hello);
+      break;
+    case 'sample':
+      sample(said as Sample);
+      break;
+    case 'change':
+      change(said as Changes);
+      break;
+    case 'programmed':
+      programmed(said as { id: number; programmed_ms: number }[]);
+      break;
+    case 'health':
+      health(said as HealthChange);
+      break;
+    case 'override':
+      decisions.value += 1;
+      revision.value += 1;
+      rereadOverview();
+      break;
+    case 'audit':
+      decisions.value += 1;
+      spoken.value = (said as AuditEntry).summary;
+      break;
+    case 'lagged':
+      void readAll(AbortSignal.timeout(10_000)).catch(() => undefined);
+      break;
+  }
+}
+
+function hello(said: Hello): void {
+  skewMs.value = said.at_ms - Date.now();
+  if (me.value && me.value.role !== said.role) me.value = { ...me.value, role: said.role };
+}
+
+function sample(said: Sample): void {
+  const past = history.value;
+  if (past) history.value = { ...past, recent: [...past.recent, said].slice(-RECENT_KEPT_MAX) };
+  beat.value += 1;
+  if (beat.value % 4 === 0 && !document.hidden) rereadOverview();
+}
+
+function change(said: Changes): void {
+  fresh.value = [...said.events.toReversed(), ...fresh.value].slice(0, EVENTS_KEPT_MAX);
+  revision.value += 1;
+  rereadOverview();
+}
+
+function programmed(said: { id: number; programmed_ms: number }[]): void {
+  const times = new Map(said.map((one) => [one.id, one.programmed_ms]));
+  fresh.value = fresh.value.map((event) => (times.has(event.id) ? { ...event, programmed_ms: times.get(event.id) ?? null } : event));
+}
+
+function health(said: HealthChange): void {
+  const seen = overview.value;
+  if (!seen) return;
+  const worse = said.planes.filter((plane) => plane.state === 'error').map((plane) => `${plane.name}: ${plane.summary}`);
+  if (worse.length) spoken.value = worse.join('. ');
+  overview.value = { ...seen, healthy: said.healthy, planes: said.planes };
+  rereadOverview();
+}

@@ -1,0 +1,254 @@
+// Acting: one dialog that shows what an action will touch, then a toast with a way back.
+import { signal } from '@preact/signals';
+import { useEffect, useId, useRef, useState } from 'preact/hooks';
+import type { ComponentChildren } from 'preact';
+import { act, me, reason as why, undo } from './api';
+import { moment, plural } from './format';
+import { skewMs } from './live';
+import { Icon } from './ui/icons';
+import { toast } from './ui/toast';
+import type { Action, ActionResult } from './types';
+
+/** A question to the person, before an action. */
+export interface Ask {
+  title: string;
+  about: ComponentChildren;
+  /** What the button says. */
+  verb: string;
+  /** It lasts, so it can end by itself. */
+  lasts: boolean;
+  danger?: boolean;
+  /** The action, or what is missing for it. */
+  action: (fields: Fields) => Action | string;
+  fields?: FieldSpec[];
+}
+
+export interface FieldSpec {
+  name: string;
+  label: string;
+  hint?: string;
+  type?: 'text' | 'number' | 'choice';
+  options?: readonly (readonly [string, string])[];
+  first?: string;
+  placeholder?: string;
+}
+
+export type Fields = Record<string, string>;
+
+const SPANS: readonly (readonly [string, string, number | null])[] = [
+  ['15m', '15 min', 900],
+  ['1h', '1 hour', 3600],
+  ['8h', '8 hours', 28_800],
+  ['1d', '1 day', 86_400],
+  ['7d', '7 days', 604_800],
+  ['none', 'until undone', null],
+];
+const REASON_CHARS_MAX = 500;
+const PREVIEW_WAIT_MS = 250;
+const TOUCHES_SHOWN_MAX = 8;
+
+const asking = signal<Ask | null>(null);
+
+export function ask(question: Ask): void {
+  asking.value = question;
+}
+
+/** Whether the one who is signed in may act, and if not, why. */
+export function mayAct(): { may: boolean; because: string } {
+  const who = me.value;
+  if (!who) return { may: false, because: 'Nobody is signed in.' };
+  if (who.read_only_because) return { may: false, because: who.read_only_because };
+  if (who.role !== 'admin') return { may: false, because: 'This token may only look.' };
+  return { may: true, because: '' };
+}
+
+/** A button that asks. It says why when it cannot. */
+export function ActButton({ question, children, class: kind = '' }: { question: () => Ask; children: ComponentChildren; class?: string }) {
+  const { may, because } = mayAct();
+  return (
+    <button type="button" class={`btn ${kind}`} aria-disabled={!may} title={may ? undefined : because}
+      onClick={() => (may ? ask(question()) : toast(because, { bad: true }))}>
+      {children}
+    </button>
+  );
+}
+
+export async function takeBack(id: number): Promise<void> {
+  try {
+    const result = await undo(id);
+    toast(result.summary);
+  } catch (error) {
+    toast(`Not undone: ${why(error)}`, { bad: true });
+  }
+}
+
+function done(result: ActionResult): void {
+  const { id } = result;
+  const until = result.until_ms ? ` Until ${moment(result.until_ms - skewMs.value)}.` : '';
+  if (result.undoable && id != null) toast(result.summary + until, { undo: () => takeBack(id) });
+  else toast(result.summary + until);
+}
+
+export function ActionDialog() {
+  const question = asking.value;
+  if (!question) return null;
+  return <Dialog key={question.title} question={question} />;
+}
+
+function Dialog({ question }: { question: Ask }) {
+  const box = useRef<HTMLDialogElement>(null);
+  const id = useId();
+  const [fields, setFields] = useState<Fields>(() => Object.fromEntries((question.fields ?? []).map((one) => [one.name, one.first ?? ''])));
+  const [span, setSpan] = useState('1h');
+  const [because, setBecause] = useState('');
+  const [preview, setPreview] = useState<ActionResult | null>(null);
+  const [problem, setProblem] = useState<string | null>(null);
+  const [busy, setBusy] = useState(false);
+
+  const action = question.action(fields);
+  const forS = question.lasts ? (SPANS.find(([key]) => key === span)?.[2] ?? null) : null;
+  const wanted = typeof action === 'string' ? '' : JSON.stringify(action);
+
+  useEffect(() => {
+    const opener = document.activeElement;
+    box.current?.showModal();
+    return () => {
+      // Where the focus was, unless the action took that away.
+      if (opener instanceof HTMLElement && opener.isConnected) opener.focus();
+      else document.getElementById('main')?.focus();
+    };
+  }, []);
+
+  useEffect(() => {
+    setPreview(null);
+    setProblem(null);
+    if (typeof action === 'string') return;
+    let gone = false;
+    const timer = setTimeout(() => {
+      act({ action, dry_run: true, reason: '', for_s: null }).then(
+        (result) => !gone && setPreview(result),
+        (error: unknown) => !gone && setProblem(why(error)),
+      );
+    }, preview ? PREVIEW_WAIT_MS : 0);
+    return () => {
+      gone = true;
+      clearTimeout(timer);
+    };
+  }, [wanted]);
+
+  const close = () => {
+    asking.value = null;
+  };
+  const confirm = async (event: Event) => {
+    event.preventDefault();
+    if (typeof action === 'string' || busy) return;
+    setBusy(true);
+    try {
+      const result = await act({ action, dry_run: false, reason: because.trim(), for_s: forS });
+      close();
+      done(result);
+    } catch (error) {
+      setProblem(why(error));
+      setBusy(false);
+    }
+  };
+
+  return (
+    <dialog ref={box} aria-labelledby={`${id}-title`} aria-describedby={`${id}-about`} onCancel={close} onClose={close}
+      onClick={(e) => e.target === box.current && close()}>
+      <form onSubmit={(e) => void confirm(e)}>
+        <div class="dialog-head">
+          <h2 id={`${id}-title`}>{question.title}</h2>
+          <p id={`${id}-about`}>{question.about}</p>
+        </div>
+        <div class="dialog-body">
+          {question.fields?.map((spec) => (
+            <Field key={spec.name} spec={spec} value={fields[spec.name] ?? ''} onInput={(value) => setFields({ ...fields, [spec.name]: value })} />
+          ))}
+          <Impact preview={preview} problem={problem} missing={typeof action === 'string' ? action : null} />
+          {question.lasts && (
+            <fieldset class="field">
+              <legend class="label small">Ends by itself</legend>
+              <div class="choices">
+                {SPANS.map(([key, text]) => (
+                  <label key={key}>
+                    <input type="radio" name={`${id}-span`} value={key} checked={span === key} onChange={() => setSpan(key)} />
+                    <span>{text}</span>
+                  </label>
+                ))}
+              </div>
+            </fieldset>
+          )}
+          <div class="field">
+            <label for={`${id}-reason`}>Reason <span class="faint">(for the audit log)</span></label>
+            <input id={`${id}-reason`} class="input" maxLength={REASON_CHARS_MAX} autocomplete="off" value={because}
+              onInput={(e) => setBecause(e.currentTarget.value)} />
+          </div>
+        </div>
+        <div class="dialog-foot">
+          <button type="button" class="btn" onClick={close}>Cancel</button>
+          <button type="submit" class={question.danger ? 'btn danger' : 'btn primary'} disabled={busy || typeof action === 'string' || !preview}>
+            {busy ? 'Working…' : question.verb}
+          </button>
+        </div>
+      </form>
+    </dialog>
+  );
+}
+
+function Field({ spec, value, onInput }: { spec: FieldSpec; value: string; onInput: (value: string) => void }) {
+  const id = useId();
+  if (spec.type === 'choice') {
+    return (
+      <fieldset class="field">
+        <legend class="label small">{spec.label}</legend>
+        <div class="choices">
+          {spec.options?.map(([key, text]) => (
+            <label key={key}>
+              <input type="radio" name={id} value={key} checked={value === key} onChange={() => onInput(key)} />
+              <span>{text}</span>
+            </label>
+          ))}
+        </div>
+      </fieldset>
+    );
+  }
+  return (
+    <div class="field">
+      <label for={id}>{spec.label}</label>
+      <input id={id} class="input" type="text" inputMode={spec.type === 'number' ? 'numeric' : 'text'} value={value} placeholder={spec.placeholder} autocomplete="off" spellcheck={false}
+        aria-describedby={spec.hint ? `${id}-hint` : undefined} onInput={(e) => onInput(e.currentTarget.value)} />
+      {spec.hint && <span id={`${id}-hint`} class="hint">{spec.hint}</span>}
+    </div>
+  );
+}
+
+/** What it will touch, as the agent says. */
+function Impact({ preview, problem, missing }: { preview: ActionResult | null; problem: string | null; missing: string | null }) {
+  const grave = problem != null || (preview?.warnings.length ?? 0) > 0;
+  return (
+    <div class={grave ? 'impact is-grave' : 'impact'} role="status">
+      <h3>What it touches</h3>
+      {problem && <p class="warning"><Icon name="warn" /><span>{problem}</span></p>}
+      {!problem && missing && <p class="muted">{missing}</p>}
+      {!problem && !missing && !preview && <span class="skeleton w1"><span class="sr">Asking the agent</span></span>}
+      {preview && (
+        <>
+          <p class="break">{preview.summary}</p>
+          {preview.touches.length > 0 && (
+            <ul class="small">
+              {preview.touches.slice(0, TOUCHES_SHOWN_MAX).map((touch) => (
+                <li key={touch.kind + touch.object}>
+                  <span><code>{touch.object}</code> <span class="muted">{touch.before} → {touch.after}</span></span>
+                </li>
+              ))}
+              {preview.touches_total > TOUCHES_SHOWN_MAX && <li>{plural(preview.touches_total - TOUCHES_SHOWN_MAX, 'more', 'more')}</li>}
+            </ul>
+          )}
+          {preview.warnings.map((text) => <p key={text} class="warning"><Icon name="warn" /><span>{text}</span></p>)}
+          {!preview.undoable && <p class="small muted">This cannot be undone.</p>}
+        </>
+      )}
+    </div>
+  );
+}

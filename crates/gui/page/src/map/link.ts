@@ -1,0 +1,22 @@
+// Where a vertex of the map leads to in the page.
+import { to } from '../route';
+import type { Vertex } from '../types';
+
+export function link(vertex: Vertex): string | null {
+  const rest = vertex.id.slice(vertex.id.indexOf(':') + 1);
+  switch (vertex.kind) {
+    case 'host':
+      return to('routes', [], { q: vertex.label });
+    case 'route':
+      return to('routes', [], { q: vertex.label });
+    case 'namespace':
+      return to('map', [], { ns: rest });
+    case 'service':
+    case 'endpoint': {
+      const [namespace, name] = rest.split('/');
+      return namespace && name ? to('services', [namespace, name]) : null;
+    }
+    case 'node':
+      return to('pods');
+  }
+}

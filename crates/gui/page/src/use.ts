@@ -1,0 +1,82 @@
+// Reading a part of the API and keeping it fresh.
+import { useSignalEffect } from '@preact/signals';
+import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
+import { get, reason } from './api';
+import { beat, decisions, link, revision } from './live';
+import type { Page } from './types';
+
+export interface Asked<T> {
+  value: T | null;
+  error: string | null;
+  again: () => void;
+}
+
+/** How often a list is read again for its figures, in samples. */
+const BEATS = 4;
+const PAGE = 500;
+/** A list has at most so many items here; filters reach the others. */
+const ITEMS_MAX = 20_000;
+
+type Query = Record<string, string | number | undefined>;
+
+/** Asks `path` now, when objects change, when somebody acts, and for figures now and then. */
+export function useAsked<T>(path: string | null, query: Query = {}, how: { paged?: boolean; still?: boolean } = {}): Asked<T> {
+  const [value, setValue] = useState<T | null>(null);
+  const [error, setError] = useState<string | null>(null);
+  const state = useRef({ running: false, again: false, gone: new AbortController(), at: '' });
+  const at = path == null ? '' : `${path}?${JSON.stringify(query)}`;
+
+  const ask = useCallback(() => {
+    const mine = state.current;
+    if (path == null) return;
+    // One question at a time; what comes meanwhile is asked once more afterwards.
+    if (mine.running && mine.at === at) {
+      mine.again = true;
+      return;
+    }
+    mine.gone.abort();
+    mine.gone = new AbortController();
+    mine.running = true;
+    mine.again = false;
+    mine.at = at;
+    const { signal } = mine.gone;
+    const answer = how.paged ? all(path, query, signal) : get(path, query, signal);
+    answer.then((got) => {
+      setValue(got as T);
+      setError(null);
+    }, (problem: unknown) => {
+      if (!signal.aborted) setError(reason(problem));
+    }).finally(() => {
+      if (signal.aborted) return;
+      mine.running = false;
+      if (mine.again) ask();
+    });
+  }, [at]);
+
+  const first = useRef(true);
+  useEffect(() => {
+    ask();
+  }, [ask]);
+  useEffect(() => () => state.current.gone.abort(), []);
+  useSignalEffect(() => {
+    void revision.value;
+    void decisions.value;
+    const turn = how.still ? 0 : beat.value % BEATS;
+    // The effect above has asked already.
+    const began = first.current;
+    first.current = false;
+    if (!began && turn === 0 && link.peek() !== 'lost' && !document.hidden) ask();
+  });
+  return { value, error: value == null ? error : null, again: ask };
+}
+
+/** All parts of a list. */
+async function all<T>(path: string, query: Query, signal: AbortSignal): Promise<Page<T>> {
+  let page = await get<Page<T>>(path, { ...query, limit: PAGE }, signal);
+  const items = page.items;
+  while (page.next != null && items.length < ITEMS_MAX) {
+    page = await get<Page<T>>(path, { ...query, limit: PAGE, offset: page.next }, signal);
+    items.push(...page.items);
+  }
+  return { ...page, items };
+}

@@ -1,0 +1,101 @@
+// What changed, when, from which object, and how long until it was in the kernel.
+import { useEffect, useMemo, useState } from 'preact/hooks';
+import { get, reason } from '../api';
+import { text } from '../asks';
+import { clock, day, duration } from '../format';
+import { fresh } from '../live';
+import { amend, place, to } from '../route';
+import { Live } from '../ui/live';
+import { Badge, Card, Empty, Failed, Search, Skeleton, ViewHead, type Tone } from '../ui/parts';
+import { Table, type Column } from '../ui/table';
+import type { Event, EventPage } from '../types';
+
+const CHANGES: Record<string, [Tone, string]> = {
+  added: ['ok', 'plus'],
+  changed: ['info', 'dot'],
+  removed: ['plain', 'minus'],
+  failed: ['err', 'cross'],
+  recovered: ['ok', 'check'],
+  repaired: ['warn', 'warn'],
+};
+const PART = 200;
+
+function Change({ change }: { change: string }) {
+  const [tone, icon] = CHANGES[change] ?? (['plain', 'dot'] as const);
+  return <Badge tone={tone} icon={icon as 'dot'}>{change}</Badge>;
+}
+
+function Programmed({ event }: { event: Event }) {
+  if (event.programmed_ms != null) return <>{duration(event.programmed_ms / 1000)}</>;
+  return event.programs ? <Badge tone="info" icon="clock">on its way</Badge> : <span class="faint">–</span>;
+}
+
+const SERVICE_KINDS = new Set(['Service', 'Endpoints', 'EndpointSlice']);
+
+const COLUMNS: Column<Event>[] = [
+  { key: 'when', head: 'When', cell: (e) => <span class="nowrap weak" title={day(e.at_ms)}>{clock(e.at_ms)}</span> },
+  { key: 'change', head: 'Change', cell: (e) => <Change change={e.change} /> },
+  { key: 'kind', head: 'Kind', cell: (e) => e.kind },
+  {
+    key: 'object',
+    head: 'Object',
+    cell: (e) => (SERVICE_KINDS.has(e.kind) && e.change !== 'removed'
+      ? <a href={to('services', [e.object.namespace, e.object.name])}>{text(e.object)}</a>
+      : text(e.object)),
+    class: 'break',
+  },
+  { key: 'summary', head: 'What changed', cell: (e) => <span class="break">{e.summary}</span>, class: 'wide' },
+  { key: 'programmed', head: 'In the kernel after', num: true, cell: (e) => <Programmed event={e} /> },
+  { key: 'revision', head: 'Revision', num: true, cell: (e) => (e.revision ? <span class="faint">{e.revision.toLocaleString('en')}</span> : '') },
+];
+
+export function EventsView() {
+  const { query } = place.value;
+  const q = query.get('q') ?? '';
+  const kind = query.get('kind') ?? '';
+  const [old, setOld] = useState<Event[] | null>(null);
+  const [before, setBefore] = useState<number | null>(null);
+  const [problem, setProblem] = useState<string | null>(null);
+
+  const read = (from?: number) => {
+    get<EventPage>('events', { q, kind, before: from, limit: PART }).then((page) => {
+      setOld((had) => (from == null ? page.items : [...(had ?? []), ...page.items]));
+      setBefore(page.next_before);
+      setProblem(null);
+    }, (error: unknown) => setProblem(reason(error)));
+  };
+  useEffect(() => read(), [q, kind]);
+
+  const rows = useMemo(() => {
+    const needle = q.toLowerCase();
+    const known = new Map((old ?? []).map((event) => [event.id, event]));
+    for (const event of fresh.value) {
+      if (kind && event.kind !== kind) continue;
+      if (needle && !`${text(event.object)} ${event.kind} ${event.summary}`.toLowerCase().includes(needle)) continue;
+      known.set(event.id, event);
+    }
+    return [...known.values()].sort((a, b) => b.id - a.id);
+  }, [old, fresh.value, q, kind]);
+  const kinds = useMemo(() => [...new Set([...rows.map((e) => e.kind), ...(kind ? [kind] : [])])].sort(), [rows, kind]);
+
+  return (
+    <div class="view">
+      <ViewHead title="Events" about="What changed, from which object, and how long until it was in the kernel."><Live /></ViewHead>
+      <Card flush label="Events">
+        <div class="card-head">
+          <Search label="Search events" placeholder="Object or text" value={q} onInput={(value) => amend({ q: value })} />
+          <select class="select" aria-label="Kind" value={kind} onChange={(e) => amend({ kind: e.currentTarget.value })}>
+            <option value="">All kinds</option>
+            {kinds.map((one) => <option key={one}>{one}</option>)}
+          </select>
+        </div>
+        {problem && !old && <Failed error={problem} retry={() => read()} />}
+        {!problem && !old && <div class="card-body"><Skeleton lines={12} /></div>}
+        {old && (rows.length
+          ? <Table label="Events, newest first" columns={COLUMNS} rows={rows} id={(e) => String(e.id)} />
+          : <Empty icon="events" title={q || kind ? 'No event fits' : 'Nothing has changed yet'}><p>Changes of objects appear here in the moment in which the agent hears of them.</p></Empty>)}
+        {before != null && <div class="more"><button type="button" class="btn quiet" onClick={() => read(before)}>Show older</button></div>}
+      </Card>
+    </div>
+  );
+}

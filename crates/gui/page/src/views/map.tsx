@@ -1,0 +1,130 @@
+// The traffic map: host → route → service → endpoint → node.
+import { useEffect, useMemo, useState } from 'preact/hooks';
+import { percent, plural, rate } from '../format';
+import { Graph } from '../map/graph';
+import { layOut, MORE } from '../map/layout';
+import { link } from '../map/link';
+import { Tree } from '../map/tree';
+import { amend, go, place, to } from '../route';
+import { Icon } from '../ui/icons';
+import { Live } from '../ui/live';
+import { Badge, Card, Choice, Empty, Failed, Search, Skeleton, ViewHead } from '../ui/parts';
+import { useAsked } from '../use';
+import type { Page, ServiceItem, TrafficMap, Vertex } from '../types';
+import { StateBadge } from './state';
+
+const NARROW_PX = 720;
+/** Up to so many services are drawn one by one; more are drawn as namespaces. */
+const LIMIT = 200;
+const LIMIT_WITHIN = 1000;
+const SEARCH_WAIT_MS = 200;
+
+type Shape = 'graph' | 'list';
+type Group = 'auto' | 'namespace' | 'none';
+
+export function MapView() {
+  const { query } = place.value;
+  const ns = query.get('ns') ?? '';
+  const group = (query.get('group') ?? 'auto') as Group;
+  const shape = (query.get('as') ?? (innerWidth < NARROW_PX ? 'list' : 'graph')) as Shape;
+  const [typed, setTyped] = useState(query.get('q') ?? '');
+  useEffect(() => {
+    const timer = setTimeout(() => typed !== (place.value.query.get('q') ?? '') && amend({ q: typed }), SEARCH_WAIT_MS);
+    return () => clearTimeout(timer);
+  }, [typed]);
+  const q = query.get('q') ?? '';
+  const whole = ns !== '' || q !== '' || group === 'none';
+  const { value, error, again } = useAsked<TrafficMap>('map', {
+    q,
+    namespace: ns,
+    collapse: whole ? 'none' : group,
+    limit: whole ? LIMIT_WITHIN : LIMIT,
+  });
+  return (
+    <div class="view">
+      <ViewHead title="Traffic map" about={value && about(value)} crumb={ns ? <><a href={to('map')}>All namespaces</a> / {ns}</> : undefined}>
+        <Live />
+      </ViewHead>
+      <Card flush label="Traffic map">
+        <div class="card-head">
+          <Search label="Search the map" placeholder="Host, service or address" value={typed} onInput={setTyped} />
+          <Namespaces value={ns} />
+          {!ns && !q && <Choice label="Draw" value={group} onChange={(next) => amend({ group: next })} options={[['auto', 'Auto'], ['namespace', 'Namespaces'], ['none', 'Services']]} />}
+          <span class="push"><Choice label="Show as" value={shape} onChange={(as) => amend({ as })} options={[['graph', 'Graph'], ['list', 'List']]} /></span>
+        </div>
+        {error && <Failed error={error} retry={again} />}
+        {!error && !value && <div class="card-body"><Skeleton lines={14} /></div>}
+        {value && <Picture map={value} shape={shape} />}
+      </Card>
+    </div>
+  );
+}
+
+function about(map: TrafficMap): string {
+  const left = map.services_total - map.services_shown;
+  const folded = map.vertices.some((one) => one.kind === 'namespace');
+  if (folded) return `${plural(map.services_total, 'service')}, drawn as namespaces. Open one, or search.`;
+  return `${plural(map.services_shown, 'service')}${left > 0 ? `; ${left} more without traffic are left out` : ''}. Wider lines carry more requests.`;
+}
+
+function Namespaces({ value }: { value: string }) {
+  const { value: services } = useAsked<Page<ServiceItem>>('services', {}, { paged: true, still: true });
+  const all = useMemo(() => [...new Set(services?.items.map((s) => s.namespace))].sort(), [services]);
+  return (
+    <select class="select" aria-label="Namespace" value={value} onChange={(e) => amend({ ns: e.currentTarget.value })}>
+      <option value="">All namespaces</option>
+      {all.map((one) => <option key={one}>{one}</option>)}
+    </select>
+  );
+}
+
+function Picture({ map, shape }: { map: TrafficMap; shape: Shape }) {
+  const [opened, setOpened] = useState<ReadonlySet<string>>(new Set());
+  const [chosen, setChosen] = useState<string | null>(null);
+  const layout = useMemo(() => layOut(map, opened), [map, opened]);
+  if (!map.vertices.length) return <Empty icon="map" title="Nothing to draw"><p>No service fits. Change the search, or the namespace.</p></Empty>;
+  if (shape === 'list') return <Tree map={map} />;
+  const vertex = chosen ? (layout.placed.get(chosen)?.vertex ?? layout.nodes.find((one) => one.id === chosen) ?? null) : null;
+  const open = (one: Vertex) => {
+    const href = link(one);
+    if (href) go(href);
+  };
+  const choose = (id: string | null) => {
+    if (id?.startsWith(MORE)) setOpened(new Set([...opened, id.slice(MORE.length)]));
+    else setChosen(id);
+  };
+  return (
+    <>
+      <Graph layout={layout} chosen={chosen} onChoose={choose} onOpen={open} />
+      <div class="map-foot" role="status">{vertex ? <Chosen vertex={vertex} /> : <Legend />}</div>
+    </>
+  );
+}
+
+function Chosen({ vertex }: { vertex: Vertex }) {
+  const href = link(vertex);
+  const share = vertex.rate ? (vertex.error_rate ?? 0) / vertex.rate : 0;
+  return (
+    <>
+      <StateBadge state={vertex.state} />
+      <span class="break"><span class="faint">{vertex.kind}</span> <strong>{vertex.namespace && vertex.kind === 'service' ? `${vertex.namespace}/` : ''}{vertex.label}</strong></span>
+      {vertex.note && <span class="muted">{vertex.note}</span>}
+      {vertex.overridden && <Badge tone="warn" icon="overrides">overridden</Badge>}
+      {vertex.rate != null && <span class="muted">{rate(vertex.rate)} requests/s · {percent(share)} errors</span>}
+      {href && <a class="btn tiny push" href={href}>Open<Icon name="right" /></a>}
+    </>
+  );
+}
+
+function Legend() {
+  const line = (kind: string, width: number) => <svg width="28" height="10" aria-hidden="true"><path class={`edge ${kind}`} stroke-width={width} d="M0 5h28" /></svg>;
+  return (
+    <ul class="map-legend">
+      <li>{line('busy', 2)}{line('busy', 5)} requests</li>
+      <li>{line('bad', 4)} 1 % errors and more</li>
+      <li>{line('closed', 1.5)} no new traffic</li>
+      <li>{line('still', 1)} not counted, or idle</li>
+      <li><span class="mark">◆</span> overridden</li>
+    </ul>
+  );
+}

@@ -1,0 +1,91 @@
+// All services of the node's view.
+import { useMemo } from 'preact/hooks';
+import { Live } from '../ui/live';
+import { count, plural } from '../format';
+import { amend, place, to } from '../route';
+import { Badge, Card, Choice, Empty, Failed, Search, Skeleton, ViewHead } from '../ui/parts';
+import { Table, type Column } from '../ui/table';
+import { useAsked } from '../use';
+import type { Page, Port, ServiceItem } from '../types';
+import { Errors, Rate, sortRate, StateBadge } from './state';
+import { millis } from './overview';
+
+type Filter = 'all' | 'attention' | 'overridden';
+
+export function portText(port: Port): string {
+  const proto = port.protocol === 'TCP' ? '' : `/${port.protocol.toLowerCase()}`;
+  return `${port.port}${proto}${port.node_port ? `:${port.node_port}` : ''}`;
+}
+
+function few(texts: string[], max = 2): string {
+  return texts.length <= max ? texts.join(', ') : `${texts.slice(0, max).join(', ')} +${texts.length - max}`;
+}
+
+const COLUMNS: Column<ServiceItem>[] = [
+  {
+    key: 'name',
+    head: 'Service',
+    by: (s) => `${s.namespace}/${s.name}`,
+    cell: (s) => <a href={to('services', [s.namespace, s.name])}><span class="faint weak">{s.namespace}/</span>{s.name}</a>,
+    class: 'name',
+  },
+  { key: 'state', head: 'State', by: (s) => ['error', 'warning', 'ok', 'idle'].indexOf(s.state), cell: (s) => <StateBadge state={s.state} title={s.state_text} /> },
+  { key: 'type', head: 'Type', by: (s) => s.type, cell: (s) => (s.headless ? 'Headless' : s.type) },
+  { key: 'ip', head: 'Addresses', by: (s) => s.cluster_ips[0] ?? '', cell: (s) => <code>{few([...s.cluster_ips, ...s.load_balancer_ips, ...s.external_ips]) || '–'}</code> },
+  { key: 'ports', head: 'Ports', cell: (s) => <code>{few(s.ports.map(portText), 3) || '–'}</code> },
+  {
+    key: 'endpoints',
+    head: 'Ready',
+    num: true,
+    by: (s) => s.endpoints.ready,
+    cell: (s) => <>{count(s.endpoints.ready)}<span class="faint"> / {count(s.endpoints.total)}</span></>,
+  },
+  { key: 'rate', head: 'Requests', num: true, by: (s) => sortRate(s.counters), cell: (s) => <Rate counters={s.counters} /> },
+  { key: 'errors', head: 'Errors', num: true, by: (s) => s.counters?.error_rate ?? -1, cell: (s) => <Errors counters={s.counters} /> },
+  { key: 'p99', head: 'p99', num: true, by: (s) => s.counters?.p99_ms ?? -1, cell: (s) => millis(s.counters?.p99_ms) },
+  { key: 'marks', head: 'Overrides', quiet: true, cell: (s) => s.overridden && <Badge tone="warn" icon="overrides">overridden</Badge> },
+];
+
+export function ServicesView() {
+  const { query } = place.value;
+  const q = query.get('q') ?? '';
+  const namespace = query.get('ns') ?? '';
+  const filter = (query.get('show') ?? 'all') as Filter;
+  const { value, error, again } = useAsked<Page<ServiceItem>>('services', {}, { paged: true });
+  const namespaces = useMemo(() => [...new Set(value?.items.map((s) => s.namespace))].sort(), [value]);
+  const rows = useMemo(() => (value?.items ?? []).filter((s) => fits(s, q.toLowerCase(), namespace, filter)), [value, q, namespace, filter]);
+
+  return (
+    <div class="view">
+      <ViewHead title="Services" about={value && `${plural(value.total, 'service')} in ${plural(namespaces.length, 'namespace')}`}>
+        <Live />
+      </ViewHead>
+      <Card flush label="Services">
+        <div class="card-head">
+          <Search label="Search services" placeholder="Name, address or port" value={q} onInput={(text) => amend({ q: text })} />
+          <select class="select" aria-label="Namespace" value={namespace} onChange={(e) => amend({ ns: e.currentTarget.value })}>
+            <option value="">All namespaces</option>
+            {namespaces.map((one) => <option key={one} value={one}>{one}</option>)}
+          </select>
+          <Choice label="Show" value={filter} onChange={(show) => amend({ show })}
+            options={[['all', 'All'], ['attention', 'Needs attention'], ['overridden', 'Overridden']]} />
+          <span class="note push" role="status">{value && rows.length !== value.total ? `${count(rows.length)} of ${count(value.total)}` : ''}</span>
+        </div>
+        {error && <Failed error={error} retry={again} />}
+        {!error && !value && <div class="card-body"><Skeleton lines={12} /></div>}
+        {value && (rows.length
+          ? <Table label="Services" columns={COLUMNS} rows={rows} id={(s) => `${s.namespace}/${s.name}`} rowClass={(s) => (s.overridden ? 'is-overridden' : undefined)} sort={['name', false]} />
+          : <Empty icon="services" title={value.total ? 'No service fits' : 'No services'}><p>{value.total ? 'Change the search or the filters.' : 'The source has no service for this node. It appears here as soon as it does.'}</p></Empty>)}
+      </Card>
+    </div>
+  );
+}
+
+function fits(s: ServiceItem, q: string, namespace: string, filter: Filter): boolean {
+  if (namespace && s.namespace !== namespace) return false;
+  if (filter === 'attention' && s.state !== 'error' && s.state !== 'warning') return false;
+  if (filter === 'overridden' && !s.overridden) return false;
+  if (!q) return true;
+  const texts = [`${s.namespace}/${s.name}`, s.type, ...s.cluster_ips, ...s.external_ips, ...s.load_balancer_ips];
+  return texts.some((text) => text.toLowerCase().includes(q)) || s.ports.some((p) => portText(p).startsWith(q) || p.name.toLowerCase().includes(q));
+}

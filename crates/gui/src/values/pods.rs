@@ -1,0 +1,71 @@
+//! The pods plane: networks, instances, peers.
+
+use serde::{Deserialize, Serialize};
+
+/// A network of instances: `GET /api/v1/networks`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NetworkItem {
+    /// The name.
+    pub name: String,
+    /// The bridge on this node.
+    pub bridge: String,
+    /// Its networks.
+    pub subnets: Vec<String>,
+    /// Instances on it here.
+    pub instances: usize,
+}
+
+/// An instance (a pod) on this node: `GET /api/v1/instances`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct InstanceItem {
+    /// Its identity: the container's.
+    pub id: String,
+    /// The pod, where the cluster has one with its address.
+    pub pod: Option<super::Key>,
+    /// The network.
+    pub network: String,
+    /// The interface inside.
+    pub interface: String,
+    /// Its addresses.
+    pub addresses: Vec<String>,
+    /// The node's ports that lead to it, each as `80/tcp → 8080`.
+    pub ports: Vec<String>,
+    /// The services that it serves.
+    pub services: Vec<super::Key>,
+}
+
+/// Another node, and how its instances are reached: `GET /api/v1/peers`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PeerItem {
+    /// The node.
+    pub node: String,
+    /// Its addresses.
+    pub addresses: Vec<String>,
+    /// The networks of its instances.
+    pub subnets: Vec<String>,
+    /// `vxlan`, `host-gw`, or empty where it is not known.
+    pub mode: String,
+}
+
+/// `GET /api/v1/pods`: the plane as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PodsSummary {
+    /// The plane runs.
+    pub enabled: bool,
+    /// Networks.
+    pub networks: usize,
+    /// Instances.
+    pub instances: usize,
+    /// Other nodes.
+    pub peers: usize,
+    /// NetworkPolicies of the cluster.
+    pub policies: usize,
+    /// How the CNI plugin's installation stands.
+    pub cni: String,
+    /// What could not be read.
+    pub problems: Vec<String>,
+}
