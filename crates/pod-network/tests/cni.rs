@@ -293,7 +293,9 @@ fn it_publishes_ports_and_limits_behind_another_plugin() {
         let _servers =
             ["10.88.0.2", "fd88::2"].map(|ip| serve_at(&machine, Some("a"), ip, 80, wire));
         for ip in ["10.88.0.1", "fd88::1"] {
-            assert!(ask_at(&machine, None, ip, 8080, wire).is_ok(), "the node, {ip} {wire:?}");
+            // The other plugin's IPv6 addresses do not count at once.
+            let asked = || ask_at(&machine, None, ip, 8080, wire).is_ok();
+            assert!((0..5).any(|_| asked()), "the node, {ip} {wire:?}");
             assert!(
                 ask_at(&machine, Some("b"), ip, 8080, wire).is_ok(),
                 "a neighbour, {ip} {wire:?}"

@@ -210,7 +210,7 @@ pub struct BridgeVlan {
 }
 
 impl BridgeVlan {
-    pub(super) fn write(&self, writer: &mut Writer, is_added: bool, flags: u16, sequence: u32) {
+    pub(super) fn write(self, writer: &mut Writer, is_added: bool, flags: u16, sequence: u32) {
         let mut header = Which::Index(self.link).header();
         header[0] = libc::AF_BRIDGE as u8;
         writer.begin(if is_added { RTM_SETLINK } else { RTM_DELLINK }, flags, sequence, &header);
