@@ -283,3 +283,41 @@ fn networks_of_one_node_do_not_reach_each_other() {
     let _server = serve(&node, Some("x"), "10.78.0.2", 80, Wire::Tcp);
     assert!(ask(&node, Some("a"), "192.168.5.1", 7070, Wire::Tcp).is_ok());
 }
+
+#[test]
+fn ways_that_lead_nowhere_are_found_and_removed_and_those_that_are_missing_come_back() {
+    for backend in [Backend::default(), Backend::HostGw] {
+        let (node, other) = (Node::bare("ways", 1), Node::bare("far", 2));
+        let _switch = lan(&[&node, &other]);
+        node.set_up(backend, None);
+        let request = other.request(&external(&other));
+        node.machine.run(move || add_other_nodes(vec![request]).unwrap());
+        let ways = "ip route; ip -6 route | grep -v fe80; bridge fdb | grep 192.168 || true; ip neigh show nud permanent";
+        let before = node.machine.sh(ways);
+        let stale = if backend == Backend::HostGw {
+            node.machine.sh("ip route add 10.250.0.0/24 via 192.168.5.2 proto 116");
+            1
+        } else {
+            node.machine.sh(
+                "ip route add 10.250.0.0/24 via 10.250.0.0 dev telaio.1 onlink proto 116 && \
+                 ip neigh add 10.250.0.0 lladdr 02:00:00:00:00:99 dev telaio.1 nud permanent && \
+                 bridge fdb append 02:00:00:00:00:99 dev telaio.1 dst 192.168.5.9",
+            );
+            3
+        };
+        // Another's routes are none of ours.
+        node.machine.sh("ip route add 10.251.0.0/24 via 192.168.5.2");
+        node.machine.sh("ip route del 10.77.2.0/24");
+        let mended = node.machine.run(|| telaio_pod_network::Host::default().repair().unwrap());
+        assert_eq!(mended.ways, stale, "{backend:?}");
+        let now = node.machine.sh(ways);
+        assert!(now.contains("10.251.0.0/24"), "{now}");
+        node.machine.sh("ip route del 10.251.0.0/24");
+        let sorted = |text: &str| {
+            let mut lines: Vec<String> = text.lines().map(|line| line.trim().to_owned()).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(sorted(&node.machine.sh(ways)), sorted(&before), "{backend:?}");
+    }
+}

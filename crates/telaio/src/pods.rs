@@ -7,6 +7,7 @@
 //! Instances are not the agent's: the library and the plugin make them, with or without an agent. The agent mends what of them
 //! somebody has broken.
 
+mod announce;
 mod cni;
 mod nodes;
 mod report;
@@ -22,6 +23,7 @@ use telaio_pod_network::{Host, policy};
 use telaio_reconcile::kpng::{FullState, Inbox, Sink};
 use telaio_reconcile::{PacerConfig, SyncHandle, sync_loop};
 
+use announce::Announcer;
 pub(crate) use cni::CniSettings;
 pub(crate) use nodes::NodeSettings;
 pub(crate) use report::PodsReport;
@@ -67,8 +69,12 @@ pub(crate) struct Pods {
 }
 
 impl Pods {
-    /// Starts it, and gives what it is to be fed by.
-    pub(crate) fn start(settings: PodsSettings) -> Result<(Self, Box<dyn Sink>), CommandError> {
+    /// Starts it, and gives what it is to be fed by. With a client for the API server, other nodes are told there how this one is
+    /// reached. Must be called within the runtime.
+    pub(crate) fn start(
+        settings: PodsSettings,
+        client: Option<telaio_source::kube::Client>,
+    ) -> Result<(Self, Box<dyn Sink>), CommandError> {
         let failed = |error: &dyn std::fmt::Display| {
             CommandError::failed(format!("the pods plane cannot run: {error}"))
         };
@@ -95,6 +101,8 @@ impl Pods {
         let keeper = has_nftables.then_some(keeper);
         let syncer =
             PodsSyncer::new(settings, inbox.clone(), host.clone(), keeper, Arc::clone(&status));
+        let syncer =
+            syncer.announcing(client.map(|client| Announcer::start(client, node.to_string())));
         let wakes = syncer.waker();
         let handle = sync_loop::spawn("telaio-pods", pacing, syncer)
             .map_err(|error| failed(&format!("cannot start a thread: {error}")))?;

@@ -91,6 +91,13 @@ impl Node {
         self.try_instance(id, host, ports).unwrap();
     }
 
+    /// Sets an instance of IPv4 only up.
+    pub fn instance_v4(&self, id: &str, host: u8) {
+        let mut request = self.wanted(id, host, vec![]);
+        request.instance_ip_cidrs.truncate(1);
+        self.machine.run(move || setup_instance(request).unwrap());
+    }
+
     /// Tries to.
     pub fn try_instance(&self, id: &str, host: u8, ports: Vec<Port>) -> Result<(), String> {
         let request = self.wanted(id, host, ports);

@@ -8,11 +8,12 @@ use parking_lot::Mutex;
 use telaio_model::{Kind, Node, Object, ObjectKey};
 use telaio_pod_network::node::{NodeIp, NodeRequest, SetupNodeRequest};
 use telaio_pod_network::policy::Keeper;
-use telaio_pod_network::{Error, Host};
+use telaio_pod_network::{Error, Host, overlay};
 use telaio_reconcile::kpng::{Inbox, News};
 use telaio_reconcile::{ApplyError, SyncHandle, SyncKind, SyncReport, Syncer};
 
 use super::PodsSettings;
+use super::announce::Announcer;
 use super::cni::Installer;
 use super::nodes;
 use super::report::Shared;
@@ -48,6 +49,8 @@ pub(super) struct PodsSyncer {
     done: Option<SetupNodeRequest>,
     status: Arc<Shared>,
     waker: Waker,
+    /// `None` where there is no API server to tell.
+    announcer: Option<Announcer>,
 }
 
 impl PodsSyncer {
@@ -65,7 +68,39 @@ impl PodsSyncer {
         }
         let installer = Installer::new(settings.cni.clone(), &settings.state_dir);
         let (nodes, policies, done) = (BTreeMap::new(), BTreeSet::new(), None);
-        Self { settings, inbox, host, keeper, installer, nodes, policies, done, status, waker }
+        let announcer = None;
+        Self {
+            settings,
+            inbox,
+            host,
+            keeper,
+            installer,
+            nodes,
+            policies,
+            done,
+            status,
+            waker,
+            announcer,
+        }
+    }
+
+    /// Telling others of this node.
+    pub(super) fn announcing(self, announcer: Option<Announcer>) -> Self {
+        Self { announcer, ..self }
+    }
+
+    /// Has this node's object say how it is reached.
+    fn announce(&self) -> Result<(), Error> {
+        let own = self.nodes.get(&self.settings.node);
+        let (Some(announcer), Some(wanted), Some(node)) = (&self.announcer, &self.done, own) else {
+            return Ok(());
+        };
+        let tunnel = overlay::uplink(self.settings.nodes.tunnel_address)?.address;
+        let says = nodes::announcement(wanted, Some(node), tunnel);
+        if !nodes::is_announced(node, &says) {
+            announcer.tell(&says);
+        }
+        Ok(())
     }
 
     /// What wakes it, to be given its loop.
@@ -199,6 +234,7 @@ impl Syncer for PodsSyncer {
             Err(error) => errors.push(error),
         }
         errors.extend(self.sync_nodes(kind).map_err(|error| apply_error(&error)).err());
+        errors.extend(self.announce().map_err(|error| apply_error(&error)).err());
         errors.extend(self.sync_plugin().map_err(ApplyError::Transient).err());
         match ApplyError::several(errors) {
             Some(error) => Err(error),
