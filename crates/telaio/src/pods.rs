@@ -104,10 +104,10 @@ impl Pods {
         let syncer =
             syncer.announcing(client.map(|client| Announcer::start(client, node.to_string())));
         let wakes = syncer.waker();
-        let handle = sync_loop::spawn("telaio-pods", pacing, syncer)
+        let handle = sync_loop::spawn(watch::SYNC_THREAD, pacing, syncer)
             .map_err(|error| failed(&format!("cannot start a thread: {error}")))?;
         wakes.set(handle.clone());
-        let watch = stays.then(|| Watch::start(handle.clone()));
+        let watch = stays.then(|| Watch::start(&handle));
         let for_sink = handle.clone();
         let sink = FullState::across_resets(node, inbox.callback(move || for_sink.notify()));
         Ok((Self { handle, host, status, _watch: watch }, Box::new(sink)))
