@@ -53,7 +53,7 @@ fn is_as_wanted(network: &Network, wanted: &Network) -> bool {
         group: wanted.group,
         is_adopted: wanted.is_adopted,
         bridge_mac: wanted.bridge_mac.clone(),
-        reaches: wanted.reaches.clone(),
+        reaches: if wanted.reaches.is_empty() { Vec::new() } else { network.reaches.clone() },
         ..network.clone()
     };
     network.is_made && ours == *wanted
@@ -225,6 +225,39 @@ pub(crate) fn set(name: &str, value: &str) -> Result<()> {
 }
 
 impl Host {
+    /// Lets instances of two networks of this machine reach each other, or no longer. Records end with the machine's run:
+    /// after a reboot it is to be said again.
+    ///
+    /// ```
+    /// # let _machine = telaio_testkit::machine::become_one().unwrap();
+    /// # use cidr::Ipv4Inet;
+    /// # use telaio_pod_network::Host;
+    /// # use telaio_pod_network::node::{SetupNodeRequest, setup_node};
+    /// for (name, ip) in [("blue", "10.0.0.1/24"), ("green", "10.0.1.1/24")] {
+    ///     let ip: Ipv4Inet = ip.parse().unwrap();
+    ///     setup_node(SetupNodeRequest::new(name, ip, Vec::new())).unwrap();
+    /// }
+    /// Host::default().join_networks("blue", "green", true).unwrap();
+    /// assert!(Host::default().join_networks("blue", "red", true).is_err());
+    /// ```
+    pub fn join_networks(&self, one: &str, other: &str, are_joined: bool) -> Result<()> {
+        let state = self.state()?;
+        let _lock = state.lock_exclusive()?;
+        for (name, of) in [(one, other), (other, one)] {
+            let mut network = state.network(name)?.ok_or_else(|| Error::Unknown {
+                kind: "network",
+                name: name.to_owned(),
+                hint: "make both first",
+            })?;
+            network.reaches.retain(|it| it != of);
+            if are_joined && name == one {
+                network.reaches.push(of.to_owned());
+            }
+            state.save_network(&network)?;
+        }
+        write_rules(&state, &state.networks()?)
+    }
+
     /// Removes a network with all that hangs on it; that there is none is no fault.
     pub fn remove_network(&self, name: &str) -> Result<()> {
         let state = self.state()?;

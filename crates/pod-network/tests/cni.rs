@@ -131,6 +131,42 @@ fn bad_input_gets_the_code_of_the_specification_and_changes_nothing() {
 }
 
 #[test]
+fn a_network_that_overlaps_another_is_refused_unless_nobody_uses_that() {
+    let machine = machine(&["a", "b"]);
+    Call::new("ADD", "a", &config()).make(&machine).unwrap();
+    let before = inventory(&machine);
+    let other = config_with(json!({"name": "other", "bridge": "cni1",
+        "ipam": {"type": "host-local", "subnet": "10.88.7.0/24"}}));
+    let error = Call::new("ADD", "b", &other).make(&machine).unwrap_err();
+    assert_eq!(error["code"], 7, "{error}");
+    assert!(error["msg"].as_str().unwrap().contains("network net"), "{error}");
+    assert_eq!(inventory(&machine), before);
+    Call::new("DEL", "a", &config()).make(&machine).unwrap();
+    Call::new("ADD", "b", &other).make(&machine).unwrap();
+}
+
+#[test]
+fn networks_reach_each_other_where_a_configuration_says_so() {
+    let machine = machine(&["a", "b", "c"]);
+    let network = |name: &str, bridge: &str, subnet: &str, reaches: Value| {
+        config_with(
+            json!({"name": name, "bridge": bridge, "reaches": reaches, "ipam": {"type": "host-local",
+            "subnet": subnet, "routes": [{"dst": "0.0.0.0/0"}]}}),
+        )
+    };
+    let one = network("one", "cni1", "10.91.0.0/24", json!(["two"]));
+    let two = network("two", "cni2", "10.92.0.0/24", json!([]));
+    let three = network("three", "cni3", "10.93.0.0/24", json!([]));
+    for (container, config) in [("a", &one), ("b", &two), ("c", &three)] {
+        Call::new("ADD", container, config).make(&machine).unwrap();
+    }
+    let reaches =
+        |from: &str, to: &str| machine.try_sh(&format!("ip netns exec {from} ping -c 1 -W 1 {to}"));
+    assert!(reaches("a", "10.92.0.2") && reaches("b", "10.91.0.2"));
+    assert!(!reaches("a", "10.93.0.2") && !reaches("c", "10.92.0.2"));
+}
+
+#[test]
 fn every_version_gets_a_result_in_its_own_form() {
     let machine = machine(&["a"]);
     for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {

@@ -33,6 +33,9 @@ pub(super) struct Config {
     /// Ours: destinations that see the container's own address.
     #[serde(deserialize_with = "nullable")]
     pub(super) masq_except: Vec<String>,
+    /// Ours: networks of this node whose containers may reach this one's, and be reached.
+    #[serde(deserialize_with = "nullable")]
+    pub(super) reaches: Vec<String>,
     #[serde(deserialize_with = "nullable")]
     pub(super) hairpin_mode: bool,
     #[serde(deserialize_with = "nullable")]
@@ -256,7 +259,7 @@ impl Config {
             promiscuous: self.promisc_mode,
             is_adopted: false,
             is_made: false,
-            reaches: Vec::new(),
+            reaches: self.reaches.clone(),
         })
     }
 

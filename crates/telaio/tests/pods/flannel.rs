@@ -101,6 +101,8 @@ fn a_node_with_flannel_and_one_with_us_reach_each_others_pods() {
     b.machine.sh("ip netns exec pod ping -c 1 -W 3 -s 4000 10.77.1.2");
     // Somebody else's hand: it is written again.
     let mut changed = own();
+    changed["apiVersion"] = "v1".into();
+    changed["kind"] = "Node".into();
     changed["metadata"]["annotations"][format!("{FLANNEL}public-ip")] = "192.0.2.1".into();
     server.apply(changed).unwrap();
     eventually(
