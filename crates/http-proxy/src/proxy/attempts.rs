@@ -18,11 +18,15 @@ use crate::watch::stats::CacheUse;
 pub(crate) struct Attempts<'a> {
     pub(crate) forwarding: &'a Forwarding,
     pub(crate) begun: Instant,
+    /// The time, as long as nothing was waited for.
+    pub(crate) now: Option<Instant>,
     pub(crate) tries: u32,
     tried: Vec<Arc<Peer>>,
     peer: Option<Arc<Peer>>,
     stale: u32,
     pub(crate) answered: Option<Instant>,
+    /// When the last try was over, if that is when the request is.
+    pub(crate) ended: Option<Instant>,
     pub(crate) body_bytes: u64,
     pub(crate) response_begun: bool,
     /// What the cache makes of the response.
@@ -39,11 +43,13 @@ impl<'a> Attempts<'a> {
         Self {
             forwarding,
             begun,
+            now: None,
             tries: 0,
             tried: Vec::new(),
             peer: None,
             stale: 0,
             answered: None,
+            ended: None,
             body_bytes: 0,
             response_begun: false,
             fetch: None,
@@ -140,7 +146,7 @@ impl<'a> Attempts<'a> {
             status,
             error,
             cache: self.cache,
-            ..Outcome::new(self.begun)
+            ..Outcome::until(self.begun, self.ended.unwrap_or_else(Instant::now))
         };
         proxy.observe(request, &outcome);
     }
