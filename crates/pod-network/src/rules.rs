@@ -131,6 +131,16 @@ impl Cluster<'_> {
     }
 }
 
+/// The ranges of networks that reach this one, and are reached.
+fn joined<'a>(networks: &'a [Network], network: &'a Network) -> impl Iterator<Item = &'a IpCidr> {
+    let are_joined = |other: &&Network| {
+        other.name != network.name
+            && (network.reaches.contains(&other.name) || other.reaches.contains(&network.name))
+    };
+    let others = networks.iter().filter(are_joined);
+    others.flat_map(|other| other.subnets.iter().map(|subnet| &subnet.cidr))
+}
+
 /// What sets of other nodes' networks begin with.
 const CLUSTER_PREFIX: &str = "cluster-";
 

@@ -23,7 +23,7 @@ use cidr::IpCidr;
 use telaio_netlink::nftables::Family;
 
 use super::programs::Programs;
-use super::{Cluster, FAMILIES, is_for};
+use super::{Cluster, FAMILIES, is_for, joined};
 use crate::attach;
 use crate::attachment::Attachment;
 use crate::error::Result;
@@ -284,7 +284,8 @@ fn masquerade(is_ipv4: bool, cluster: &Cluster<'_>, rules: &mut Vec<String>) {
     let multicast = if is_ipv4 { "224.0.0.0/4" } else { "ff00::/8" };
     for network in cluster.networks {
         let Some(masquerade) = &network.masquerade else { continue };
-        let except = masquerade.except.iter().filter(|cidr| cidr.is_ipv4() == is_ipv4);
+        let except = masquerade.except.iter().chain(joined(cluster.networks, network));
+        let except = except.filter(|cidr| cidr.is_ipv4() == is_ipv4);
         let except: Vec<String> = except.map(with_length).collect();
         for cidr in cidrs(network, is_ipv4).map(with_length) {
             for to in

@@ -13,7 +13,7 @@ use super::words::{self, Words};
 use super::{
     ANY_PORTS, BRIDGES, CLUSTER_MAX, Cluster, HAIRPIN, ISOLATION, LOCALNET, NETWORKS, PORT_FRAMES,
     PORTS, PORTS_MAX, PUBLISHED, PUBLISHED_HERE, REACH, REACH_MAX, REDIRECTS, SOURCE, SOURCES_MAX,
-    SOURCES4, SOURCES6, TABLE, cluster_set, octets,
+    SOURCES4, SOURCES6, TABLE, cluster_set, joined, octets,
 };
 use crate::network::{Mode, Network};
 
@@ -57,7 +57,7 @@ pub(super) fn networks_batch(family: Family, cluster: &Cluster<'_>) -> Batch {
         rule(SOURCE, words.to_cluster_is_done(length, &cluster_set(length)));
     }
     for network in networks {
-        masquerade_rules(network, words, &mut |rule_| rule(SOURCE, rule_));
+        masquerade_rules(networks, network, words, &mut |rule_| rule(SOURCE, rule_));
     }
     rule(ISOLATION, Words::other_networks_dropped());
     rule(REDIRECTS, words.redirects_dropped());
@@ -141,14 +141,20 @@ fn chains() -> [Chain; 6] {
     ]
 }
 
-fn masquerade_rules(network: &Network, words: Words, rule: &mut impl FnMut(Vec<Expression>)) {
+fn masquerade_rules(
+    networks: &[Network],
+    network: &Network,
+    words: Words,
+    rule: &mut impl FnMut(Vec<Expression>),
+) {
     let Some(masquerade) = &network.masquerade else { return };
     let is_ours = |cidr: &&IpCidr| cidr.is_ipv4() == (words.family == Family::Ip);
     for subnet in network.subnets.iter().map(|subnet| &subnet.cidr).filter(is_ours) {
         // What stays within the network, its multicast included, is its own.
         let multicast = words.multicast();
         let within = [*subnet, multicast];
-        for except in within.iter().chain(masquerade.except.iter().filter(is_ours)) {
+        let except = masquerade.except.iter().chain(joined(networks, network)).filter(is_ours);
+        for except in within.iter().chain(except) {
             rule(words.between(subnet, except, Verdict::Accept));
         }
         rule(words.masqueraded(subnet));
