@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use http::{Method, StatusCode};
 
+use super::forward::is_gateway_error;
 use super::{Forwarding, HttpProxy, Outcome};
 use crate::balance::Peer;
 use crate::cache::Fetch;
 use crate::clock;
 use crate::error::{ErrorKind, ProxyError, RetryHint, Side};
-use crate::head::RequestHead;
+use crate::head::{RequestHead, ResponseHead};
 use crate::table::RetryOn;
 use crate::watch::stats::CacheUse;
 
@@ -33,6 +34,8 @@ pub(crate) struct Attempts<'a> {
     pub(crate) fetch: Option<Box<Fetch>>,
     /// What the cache was for it.
     pub(crate) cache: Option<CacheUse>,
+    /// Whatever status comes is meant: nothing is tried again for it, and nobody blamed.
+    pub(crate) any_status: bool,
 }
 
 /// How often a kept connection may turn out to be closed before that counts as a try.
@@ -54,6 +57,7 @@ impl<'a> Attempts<'a> {
             response_begun: false,
             fetch: None,
             cache: None,
+            any_status: false,
         }
     }
 
@@ -82,7 +86,12 @@ impl<'a> Attempts<'a> {
     /// The statuses to try again on, as long as there are tries left.
     pub(crate) fn retry_statuses(&self) -> Option<RetryOn> {
         let retry = &self.forwarding.route.route.policy.retry;
-        (self.tries < u32::from(retry.tries)).then_some(retry.on)
+        (!self.any_status && self.tries < u32::from(retry.tries)).then_some(retry.on)
+    }
+
+    /// Whether a response speaks against its endpoint.
+    pub(crate) fn blames(&self, response: &ResponseHead) -> bool {
+        !self.any_status && is_gateway_error(response)
     }
 
     pub(crate) fn report(&self, peer: &Peer, failed: bool) {

@@ -73,12 +73,21 @@ impl HttpProxy {
         body: Body,
         attempts: &mut Attempts<'_>,
     ) -> Result<(ResponseHead, Body), ProxyError> {
-        let policy = &attempts.forwarding.route.route.policy;
-        let response = if policy.cache.is_some() {
-            Box::pin(self.forward_cached(request, body, attempts)).await?
-        } else {
-            self.forward_to_backend(request, body, attempts).await?
+        let forwarding = attempts.forwarding;
+        let policy = &forwarding.route.route.policy;
+        let body = match &forwarding.route.filters.mirror {
+            Some(mirror) => self.mirrored(mirror, request, body),
+            None => body,
         };
+        let mut response = if policy.cache.is_some() {
+            Box::pin(self.forward_cached(request, body, attempts)).await
+        } else {
+            self.forward_to_backend(request, body, attempts).await
+        };
+        if policy.error_backend.is_some() {
+            response = Box::pin(self.with_error_page(request, response, forwarding)).await;
+        }
+        let response = response?;
         Ok(compress::apply(&policy.compress, request, response))
     }
 
@@ -154,7 +163,7 @@ impl HttpProxy {
                 attempts.answered = exchange.answered;
                 let refused =
                     attempts.retry_statuses().is_some_and(|on| on.status(response.status.as_u16()));
-                attempts.report(&peer, refused || is_gateway_error(&response));
+                attempts.report(&peer, refused || attempts.blames(&response));
                 if refused && let Some(body) = exchange.take_body() {
                     let kind = ErrorKind::BadResponse("refused by the route's retry policy");
                     return Err((ProxyError::idempotent(kind), Some(body)));
@@ -201,7 +210,7 @@ impl HttpProxy {
         attempts.answered = Some(Instant::now());
         let refused =
             attempts.retry_statuses().is_some_and(|on| on.status(response.status.as_u16()));
-        attempts.report(peer, refused || is_gateway_error(&response));
+        attempts.report(peer, refused || attempts.blames(&response));
         if refused && let Some(body) = exchange.take_body() {
             let kind = ErrorKind::BadResponse("refused by the route's retry policy");
             return Err((ProxyError::idempotent(kind), Some(body)));

@@ -139,7 +139,7 @@ fn best(proxies: &[(Kind, Running)], spreads: &[Spread]) -> f64 {
 }
 
 /// Latency at a fixed rate.
-fn latency(plan: &Plan, rig: &Rig, backend: &Running, proxies: &[(Kind, Running)]) -> Result<()> {
+fn latency(plan: &Plan, backend: &Running, proxies: &[(Kind, Running)]) -> Result<()> {
     // Enough for the last of a thousand to be more than chance.
     let seconds = plan.seconds * 2;
     println!(
