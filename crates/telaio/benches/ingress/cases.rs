@@ -66,7 +66,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     if cases || plan.wants("latency") || plan.wants("memory") {
         let mut proxies = Vec::new();
         for kind in [Kind::Ours].into_iter().chain(plan.beside.iter().copied()) {
-            match rig.proxy(kind, 10, false)? {
+            match rig.proxy(kind, false)? {
                 Some(running) => proxies.push((kind, running)),
                 None => eprintln!("{} is not installed: left out", kind.name()),
             }
@@ -176,7 +176,7 @@ fn latency(plan: &Plan, backend: &Running, proxies: &[(Kind, Running)]) -> Resul
 fn cached(plan: &Plan, rig: &Rig) -> Result<()> {
     let mut running = Vec::new();
     for kind in [Kind::Ours, Kind::Nginx, Kind::Varnish] {
-        running.push((kind, rig.proxy(kind, 10, true)?.context("not installed")?));
+        running.push((kind, rig.proxy(kind, true)?.context("not installed")?));
     }
     for (_, on) in &running {
         load(CACHE, on, 1, None)?;

@@ -51,10 +51,15 @@ pub(crate) fn ingress(name: &str, host: Option<&str>, service: &str, more: &str)
     )
 }
 
-/// Writes what is served: an Ingress for any host and so many for hosts of their own, each with a
-/// service of its own.
-pub(crate) fn write_manifests(rig: &Rig, routes: usize, cache: bool) -> Result<PathBuf> {
-    let name = format!("manifests-{routes}-{}", if cache { "cache" } else { "plain" });
+/// Writes what is served: an Ingress for any host and so many for hosts of their own, which share so
+/// many services.
+pub(crate) fn write_manifests(
+    rig: &Rig,
+    (routes, services): (usize, usize),
+    cache: bool,
+) -> Result<PathBuf> {
+    let kind = if cache { "cache" } else { "plain" };
+    let name = format!("manifests-{routes}-{services}-{kind}");
     let directory = rig.path(&name);
     if directory.exists() {
         return Ok(directory);
@@ -65,8 +70,11 @@ pub(crate) fn write_manifests(rig: &Rig, routes: usize, cache: bool) -> Result<P
     fs::write(directory.join("any.yaml"), all + &certificate(rig)?)?;
     for number in 0..routes {
         let (name, host) = (format!("web-{number}"), format!("host-{number}.example.com"));
-        let both = ingress(&name, Some(&host), &name, more) + &service(&name, rig.backend_port);
-        fs::write(directory.join(format!("{name}.yaml")), both)?;
+        let mut text = ingress(&name, Some(&host), &format!("web-{}", number % services), more);
+        if number < services {
+            text += &service(&name, rig.backend_port);
+        }
+        fs::write(directory.join(format!("{name}.yaml")), text)?;
     }
     Ok(directory)
 }

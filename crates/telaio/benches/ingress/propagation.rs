@@ -34,7 +34,7 @@ pub(crate) fn run(rig: &Rig) -> Result<()> {
 }
 
 fn from_directory(rig: &Rig, count: usize) -> Result<Spread> {
-    let manifests = ours::write_manifests(rig, count, false)?;
+    let manifests = ours::write_manifests(rig, (count, count), false)?;
     // Without the Ingress for any host, or a new host would be served before its own is there.
     let any = manifests.join("any.yaml");
     let all = fs::read_to_string(&any)?;

@@ -7,8 +7,9 @@ use anyhow::{Context, Result};
 
 use crate::cases::{Plan, rounds};
 use crate::load::{GET, cost, load};
+use crate::ours;
 use crate::peers::Kind;
-use crate::rig::{Rig, Running, ask};
+use crate::rig::{Rig, Running, ask, free_port};
 use crate::usage::Spread;
 
 /// HAProxy takes two descriptors for each connection into account, and may have 20,000 in all.
@@ -56,30 +57,44 @@ fn idle(port: u16, count: usize) -> Result<Vec<TcpStream>> {
     Ok(held)
 }
 
+/// How many Ingresses and services, and what they are called.
+const TABLES: [(usize, usize, &str); 3] = [
+    (10, 10, "10, each with a service of its own"),
+    (10_000, 100, "10,000 of 100 services"),
+    (10_000, 10_000, "10,000, each with a service of its own"),
+];
+
 /// Ten routes and ten thousand, side by side.
 pub(crate) fn many(plan: &Plan, rig: &Rig) -> Result<()> {
-    let ours = |routes| rig.proxy(Kind::Ours, routes, false)?.context("ourselves");
-    let both = [(Kind::Ours, ours(10)?), (Kind::Ours, ours(10_000)?)];
-    let host_of = |on: &Running| {
-        if on.http == both[0].1.http { "host-9.example.com" } else { "host-9999.example.com" }
-    };
-    for (_, on) in &both {
-        load(GET, on, 1, Some(host_of(on)))?;
+    let mut all = Vec::new();
+    for (routes, services, _) in TABLES {
+        let manifests = ours::write_manifests(rig, (routes, services), false)?;
+        let source = format!("dir:{}", manifests.display());
+        all.push((Kind::Ours, rig.ours(&source, (free_port()?, free_port()?))?));
     }
-    let figures = rounds(plan.rounds, &both, |on| cost(GET, on, plan.seconds, Some(host_of(on))))?;
+    // The last of its table.
+    let few = all[0].1.http;
+    let host = |on: &Running| {
+        if on.http == few { "host-9.example.com" } else { "host-9999.example.com" }
+    };
+    for (_, on) in &all {
+        load(GET, on, 1, Some(host(on)))?;
+    }
+    let figures = rounds(plan.rounds, &all, |on| cost(GET, on, plan.seconds, Some(host(on))))?;
     println!(
-        "Ingresses, each of a host and with a service of its own; resident MiB of agent + worker.\n\n\
+        "Ingresses, each of one host; resident MiB of agent + worker, what they share counted in both.\n\n\
          | Ingresses | CPU µs per request | resident MiB |\n|---|---|---|"
     );
     let mut medians = Vec::new();
-    for ((count, own), (_, on)) in ["10", "10,000"].iter().zip(figures).zip(&both) {
+    for (((_, _, what), own), (_, on)) in TABLES.iter().zip(figures).zip(&all) {
         let spread = Spread::of(own);
-        println!("| {count} | {} | {} |", spread.show(1), shown(&on.resident_mib()?));
+        println!("| {what} | {} | {} |", spread.show(1), shown(&on.resident_mib()?));
         medians.push(spread.median);
     }
     println!(
-        "\nTen thousand cost **{:.2}** × ten (bar 1.05); the memory bar is 100 MiB.\n",
-        medians[1] / medians[0]
+        "\nTen thousand cost **{:.2}** and **{:.2}** × ten (bar 1.05); the memory bar is 100 MiB.\n",
+        medians[1] / medians[0],
+        medians[2] / medians[0]
     );
     Ok(())
 }
