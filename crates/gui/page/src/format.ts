@@ -55,6 +55,12 @@ export function age(s: number | null | undefined): string {
   return `${Math.floor(s / 86_400)} d`;
 }
 
+/** How long ago, in words. */
+export function ago(s: number | null | undefined): string {
+  if (s == null || !Number.isFinite(s)) return NONE;
+  return s < 1 ? 'just now' : `${age(s)} ago`;
+}
+
 /** Bytes, in powers of 1,024. */
 export function bytes(n: number | null | undefined): string {
   if (n == null || !Number.isFinite(n)) return NONE;

@@ -4,8 +4,8 @@ import { percent, rate } from '../format';
 import type { Edge, Vertex } from '../types';
 import { edgeWidth, related, type Layout } from './layout';
 
-const ROW_H = 34;
-const NODE_H = 28;
+const ROW_H = 31;
+const NODE_H = 26;
 const HEAD_H = 30;
 const MARGIN = 260;
 const TITLES: Record<string, string> = { host: 'Host', route: 'Route', service: 'Service', endpoint: 'Endpoint', node: 'Node' };

@@ -92,7 +92,7 @@ const COLUMNS: Column<RouteItem>[] = [
       : <StateBadge state={r.state} />),
   },
   { key: 'backends', head: 'Leads to', cell: (r) => <Backends route={r} />, class: 'nowrap' },
-  { key: 'features', head: 'On the way', cell: (r) => <span class="row tight">{r.certificate && <Badge tone="outline" icon="lock">TLS</Badge>}{r.features.map((one) => <Badge key={one} tone="outline">{one}</Badge>)}</span> },
+  { key: 'features', head: 'On the way', cell: (r) => <span class="row tight">{r.certificate && <Badge tone="outline" icon="lock">TLS</Badge>}{r.features.map((one) => <Badge key={one} tone="outline">{one}</Badge>)}</span>, class: 'features' },
   { key: 'rate', head: 'Requests', num: true, by: (r) => sortRate(r.counters), cell: (r) => <Rate counters={r.counters} /> },
   { key: 'errors', head: 'Errors', num: true, by: (r) => r.counters?.error_rate ?? -1, cell: (r) => <Errors counters={r.counters} /> },
   { key: 'p99', head: 'p99', num: true, by: (r) => r.counters?.p99_ms ?? -1, cell: (r) => millis(r.counters?.p99_ms) },
