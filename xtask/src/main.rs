@@ -4,6 +4,7 @@
 //! cargo xtask test [--long] [--only SUITE]...    everything that is checked, in order
 //! cargo xtask bench brain [ARGS...]              the brain's benchmark, into docs/benchmarks.md
 //! cargo xtask dist                               the zip for Windows, in target/dist
+//! cargo xtask page [--screenshots]               the web page, from its sources; pictures for docs/
 //! ```
 //!
 //! What always holds: a suite that fails does not keep the others from running, every suite's time is
@@ -15,6 +16,7 @@ mod cache;
 mod dist;
 mod exec;
 mod install;
+mod page;
 mod suites;
 mod windows;
 
@@ -30,6 +32,8 @@ Commands:
   bench brain [ARGS...]             run the brain's benchmark and write docs/benchmarks.md
                                     (with arguments, as --sizes 1k,10k: only print)
   dist                              build the release for Windows and pack it: target/dist/*.zip
+  page [--screenshots]              build the web page into crates/gui/page/dist; with the flag
+                                    also take the pictures in docs/screenshots
 
 Suites: ";
 
@@ -51,6 +55,7 @@ fn run(args: Vec<String>) -> Result<bool> {
         Some("test") => suites::test(&suites::Selection::parse(args)?),
         Some("bench") => bench::run(args),
         Some("dist") => dist::run(args),
+        Some("page") => page::command(args),
         Some("help" | "--help" | "-h") | None => {
             println!("{USAGE}{}", suites::names().join(", "));
             Ok(true)

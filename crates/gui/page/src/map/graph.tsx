@@ -138,7 +138,7 @@ function Box({ vertex, x, y, w, state, onChoose, onOpen }: { vertex: Vertex; x: 
   return (
     <button type="button" class={`vertex k-${vertex.kind} st-${vertex.state} ${state}`} data-id={vertex.id}
       style={{ left: `${x}px`, top: `${y - NODE_H / 2}px`, width: `${w}px`, height: `${NODE_H}px` }}
-      aria-pressed={state === 'is-chosen'} title={describe(vertex)} aria-label={describe(vertex)}
+      aria-pressed={state === 'is-chosen'} title={describe(vertex)}
       onClick={() => onChoose(state === 'is-chosen' ? null : vertex.id)} onDblClick={() => onOpen(vertex)}
       onKeyDown={(e) => {
         if (e.key === 'Escape') onChoose(null);
@@ -147,6 +147,7 @@ function Box({ vertex, x, y, w, state, onChoose, onOpen }: { vertex: Vertex; x: 
       <span class="label">{vertex.label}</span>
       {vertex.overridden && <span class="mark" aria-hidden="true">◆</span>}
       <span class={bad ? 'figure bad' : 'figure'}>{bad ? `! ${percent(share)}` : vertex.rate ? rate(vertex.rate) : vertex.note}</span>
+      <span class="sr">{`, ${describe(vertex)}`}</span>
     </button>
   );
 }

@@ -81,7 +81,7 @@ export function EventsView() {
   return (
     <div class="view">
       <ViewHead title="Events" about="What changed, from which object, and how long until it was in the kernel."><Live /></ViewHead>
-      <Card flush label="Events">
+      <Card flush>
         <div class="card-head">
           <Search label="Search events" placeholder="Object or text" value={q} onInput={(value) => amend({ q: value })} />
           <select class="select" aria-label="Kind" value={kind} onChange={(e) => amend({ kind: e.currentTarget.value })}>

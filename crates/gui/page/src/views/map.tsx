@@ -45,7 +45,7 @@ export function MapView() {
       <ViewHead title="Traffic map" about={value && about(value)} crumb={ns ? <><a href={to('map')}>All namespaces</a> / {ns}</> : undefined}>
         <Live />
       </ViewHead>
-      <Card flush label="Traffic map">
+      <Card flush>
         <div class="card-head">
           <Search label="Search the map" placeholder="Host, service or address" value={typed} onInput={setTyped} />
           <Namespaces value={ns} />

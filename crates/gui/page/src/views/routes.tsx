@@ -126,7 +126,7 @@ function Routes() {
           </ul>
         </Card>
       )}
-      <Card flush label="Routes">
+      <Card flush>
         <div class="card-head">
           <Search label="Search routes" placeholder="Host, path, Ingress or service" value={query.get('q') ?? ''} onInput={(text) => amend({ q: text })} />
           <Choice label="Show" value={filter} onChange={(show) => amend({ show })} options={[['all', 'All'], ['attention', 'Needs attention'], ['paused', 'Paused']]} />
@@ -170,7 +170,7 @@ const CERTIFICATES: Column<CertificateItem>[] = [
 function Certificates() {
   const { value, error, again } = useAsked<Page<CertificateItem>>('certificates', {}, { paged: true, still: true });
   return (
-    <Card flush label="Certificates">
+    <Card flush>
       {error && <Failed error={error} retry={again} />}
       {!error && !value && <div class="card-body"><Skeleton lines={6} /></div>}
       {value && (value.items.length
