@@ -48,7 +48,7 @@ test('the keyboard alone signs in, finds a service, and drains and enables a bac
   };
   const focused = () => page.evaluate(() => {
     const at = document.activeElement;
-    return at ? `${at.tagName} ${at.getAttribute('aria-label') ?? ''} ${at.textContent ?? ''}` : '';
+    return at && ['A', 'BUTTON', 'H1'].includes(at.tagName) ? `${at.tagName} ${at.getAttribute('aria-label') ?? ''} ${at.textContent ?? ''}` : '';
   });
   const tabTo = (words) => until(`the focus is on ${words}`, async () => {
     if ((await focused()).includes(words)) return true;
@@ -61,12 +61,14 @@ test('the keyboard alone signs in, finds a service, and drains and enables a bac
   await press('Enter');
   await page.locator('h1', { hasText: 'Overview' }).waitFor();
   // The first stop is the link over the navigation.
-  await page.evaluate(() => document.activeElement?.blur());
+  await page.reload();
+  await page.locator('h1', { hasText: 'Overview' }).waitFor();
   await press('Tab');
   assert((await focused()).includes('Skip to the content'), `first stop: ${await focused()}`);
   await press('Enter');
   equal(await page.evaluate(() => document.activeElement?.id), 'main', 'where the link leads');
-  await page.evaluate(() => document.activeElement?.blur());
+  await page.reload();
+  await page.locator('h1', { hasText: 'Overview' }).waitFor();
   await tabTo('Services');
   await press('Enter');
   await page.locator('h1', { hasText: 'Services' }).waitFor();
