@@ -90,8 +90,11 @@ impl Front {
             let header = proxy_protocol::read(&mut stream, &mut first);
             match tokio::time::timeout(within, header).await {
                 Ok(Ok(header)) => take_addresses(&mut info, &header),
-                Ok(Err(error)) => return self.refuse(&info, &error),
-                Err(_) => return self.refuse(&info, &"its PROXY header did not come in time"),
+                Ok(Err(error)) => return self.refuse(&proxy, &info, &error),
+                Err(_) => {
+                    let why = "its PROXY header did not come in time";
+                    return self.refuse(&proxy, &info, &why);
+                }
             }
         }
         match &self.tls {
@@ -100,8 +103,9 @@ impl Front {
         }
     }
 
-    fn refuse(&self, info: &ClientInfo, why: &dyn std::fmt::Display) {
+    fn refuse(&self, proxy: &HttpProxy, info: &ClientInfo, why: &dyn std::fmt::Display) {
         self.refused.fetch_add(1, Relaxed);
+        proxy.stats().refused.fetch_add(1, Relaxed);
         tracing::debug!(peer = %info.peer, %why, "a connection is refused");
     }
 
@@ -172,7 +176,7 @@ impl Front {
             {
                 // A port scan or a load balancer's check: nothing was said.
             }
-            Err(error) => self.refuse(&info, &error),
+            Err(error) => self.refuse(&proxy, &info, &error),
         }
     }
 }

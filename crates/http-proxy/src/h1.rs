@@ -23,6 +23,3 @@ pub(crate) mod streamed;
 pub(crate) mod timer;
 pub(crate) mod tunnel;
 pub mod write;
-
-#[cfg(test)]
-mod tests;

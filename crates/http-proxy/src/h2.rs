@@ -13,13 +13,13 @@
 
 pub mod client;
 pub mod convert;
+mod frames;
 pub mod grpc;
 mod guard;
+mod hpack;
 pub mod server;
+mod tunnel;
 mod upgrade;
 
 /// What an HTTP/2 client sends first.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-#[cfg(test)]
-mod tests;

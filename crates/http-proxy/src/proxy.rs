@@ -27,6 +27,7 @@ use crate::table::TableChange;
 use crate::tls::TlsAcceptor;
 use crate::upstream::Upstreams;
 use crate::watch::otlp::Exporter;
+use crate::watch::stats::ProxyStats;
 
 /// Serves what its table says.
 #[derive(Debug)]
@@ -41,6 +42,7 @@ pub struct HttpProxy {
     traces: Option<Arc<Exporter>>,
     tls: Option<Arc<TlsAcceptor>>,
     cache: OnceLock<Cache>,
+    stats: ProxyStats,
 }
 
 impl HttpProxy {
@@ -56,6 +58,7 @@ impl HttpProxy {
             change: Mutex::new(()),
             observer: None,
             cache: OnceLock::new(),
+            stats: ProxyStats::default(),
         }
     }
 
@@ -111,6 +114,21 @@ impl HttpProxy {
         self.cache.get_or_init(|| Cache::new(self.settings.cache.clone()))
     }
 
+    /// The cache, if a request has used it.
+    pub fn cache_in_use(&self) -> Option<&Cache> {
+        self.cache.get()
+    }
+
+    /// What is counted for the whole proxy.
+    pub fn stats(&self) -> &ProxyStats {
+        &self.stats
+    }
+
+    /// How many lines of the access log and spans were dropped.
+    pub fn dropped(&self) -> (u64, u64) {
+        self.observer.as_ref().map_or((0, 0), |observer| observer.dropped())
+    }
+
     /// Takes a change over. Requests that run keep the table that they began with; the next ones see
     /// this one. Routes that cannot be served are named, and their last good form stays.
     pub fn apply(&self, change: &TableChange) -> Vec<RouteProblem> {
@@ -133,16 +151,23 @@ impl HttpProxy {
         }
         let mut problems = Vec::new();
         if !change.routes.is_empty() {
-            let (next, found) = self.router.load().apply(change, &self.upstreams);
+            let before = self.router.load_full();
+            let (next, found) = before.apply(change, &self.upstreams);
             self.router.store(Arc::new(next));
+            for id in change.routes.iter().filter(|(_, own)| own.is_none()).map(|(id, _)| id) {
+                if let Some(gone) = before.get_route(id) {
+                    self.stats.retire(Arc::clone(&gone.stats));
+                }
+            }
             problems = found;
         }
         self.upstreams.apply(&only(removed));
         problems
     }
 
-    /// Tells the observer, if there is one.
+    /// Counts a request that is over, and tells the observer, if there is one.
     pub fn observe(&self, request: &crate::RequestHead, outcome: &Outcome<'_>) {
+        outcome.route.map_or(&self.stats.unrouted, |route| &route.stats).count(outcome);
         if let Some(observer) = &self.observer {
             observer.finished(request, outcome);
         }

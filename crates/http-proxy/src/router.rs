@@ -96,7 +96,11 @@ impl Router {
 
     /// Adds a route, or replaces the one of its identity.
     pub fn add_route(&mut self, route: Route, upstreams: &Upstreams) -> Result<(), CompileError> {
-        let compiled = Arc::new(Compiled::new(route, upstreams)?);
+        let mut compiled = Compiled::new(route, upstreams)?;
+        if let Some(before) = self.by_id.get(&compiled.route.id) {
+            compiled.stats = Arc::clone(&before.stats);
+        }
+        let compiled = Arc::new(compiled);
         let mut touched = BTreeSet::new();
         self.replace(&compiled.route.id.clone(), Some(compiled), &mut touched);
         self.rebuild(&touched);
@@ -117,7 +121,15 @@ impl Router {
         let mut problems = Vec::new();
         for (id, route) in &change.routes {
             match route.clone().map(|route| Compiled::new(route, upstreams)).transpose() {
-                Ok(compiled) => next.replace(id, compiled.map(Arc::new), &mut touched),
+                Ok(compiled) => {
+                    let compiled = compiled.map(|mut compiled| {
+                        if let Some(before) = next.by_id.get(id) {
+                            compiled.stats = Arc::clone(&before.stats);
+                        }
+                        Arc::new(compiled)
+                    });
+                    next.replace(id, compiled, &mut touched);
+                }
                 Err(error) => {
                     problems.push(RouteProblem { route: id.clone(), message: error.to_string() });
                 }

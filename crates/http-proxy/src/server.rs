@@ -99,7 +99,7 @@ impl Server {
         // Taken by value: these sockets serve here, and end with us.
         let listeners = listeners.into_boxed_slice();
         let (stop, stopped) = watch::channel(false);
-        let connections = Arc::new(AtomicUsize::new(0));
+        let connections = Arc::clone(&proxy.stats().connections);
         let threads = threads.max(1);
         let mut handles = Vec::with_capacity(threads);
         for number in 0..threads {
@@ -235,6 +235,7 @@ impl Accepting {
 
     fn spawn(&mut self, stream: TcpStream, peer: SocketAddr, local: SocketAddr) {
         self.connections.fetch_add(1, Relaxed);
+        self.proxy.stats().accepted.fetch_add(1, Relaxed);
         let counted = Counted { connections: self.connections.clone(), _alive: self.alive.clone() };
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let info = ClientInfo { peer, address: peer.ip(), local, tls: None, trusted: false };

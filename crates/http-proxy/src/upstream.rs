@@ -83,6 +83,11 @@ impl Upstream {
         self.connections.load(Relaxed)
     }
 
+    /// Requests that wait for a connection.
+    pub fn pending(&self) -> u32 {
+        self.pending.load(Relaxed)
+    }
+
     /// Takes over a backend's new form.
     pub fn update(&self, backend: &Backend) {
         if self.settings().protocol != backend.protocol {

@@ -8,11 +8,14 @@
 //!
 //! The [`plane`] holds the listening sockets, follows the node's view and restarts the [`worker`](mod@worker)
 //! when it ends; the worker serves. Between them is a [`link`], a Unix socket that carries the view
-//! as the Local API's messages, the sockets, and what the worker has to tell. As root the worker is
+//! as the Local API's messages, the sockets, what the worker has to tell, and [questions](control) with
+//! their answers. As root the worker is
 //! a process of its own that gives up every privilege before it reads a byte of anybody's; otherwise
 //! it is a thread, over the same link. So a fault in parsing never holds our capabilities, and a crash
 //! costs the requests that run and nothing else: connections wait in the sockets meanwhile.
 
+mod access_log;
+mod control;
 mod handover;
 mod link;
 mod plane;
@@ -21,6 +24,8 @@ mod status;
 mod view;
 mod worker;
 
+pub(crate) use access_log::LogFiles;
+pub(crate) use control::{ControlError, IngressControl};
 pub(crate) use handover::{Handover, claim};
 pub(crate) use link::Sockets;
 pub(crate) use plane::{IngressPlane, IngressState, PlaneOptions, listen};

@@ -7,6 +7,8 @@
 
 mod admin;
 mod health;
+#[cfg(unix)]
+mod ingress;
 mod listen;
 mod metrics;
 mod places;

@@ -36,6 +36,7 @@ pub struct Peer {
     latency_ns: AtomicU64,
     latency_at_ns: AtomicU64,
     failures: AtomicU32,
+    failures_total: AtomicU64,
     ejections: AtomicU32,
     ejected_until_ns: AtomicU64,
     unhealthy: AtomicBool,
@@ -68,6 +69,7 @@ impl Peer {
             latency_ns: AtomicU64::new(latency_ns),
             latency_at_ns: AtomicU64::new(clock::nanos(Instant::now())),
             failures: AtomicU32::new(0),
+            failures_total: AtomicU64::new(0),
             ejections: AtomicU32::new(0),
             ejected_until_ns: AtomicU64::new(0),
             unhealthy: AtomicBool::new(false),
@@ -140,6 +142,16 @@ impl Peer {
         self.requests.load(Relaxed)
     }
 
+    /// Requests so far that failed.
+    pub fn failures(&self) -> u64 {
+        self.failures_total.load(Relaxed)
+    }
+
+    /// The moving average of its latency.
+    pub fn latency(&self) -> Duration {
+        Duration::from_nanos(self.latency_ns())
+    }
+
     /// Whether active checks say that it is well.
     pub fn is_healthy(&self) -> bool {
         !self.unhealthy.load(Relaxed)
@@ -157,6 +169,7 @@ impl Peer {
 
     /// One more failure in a row; how many there are now.
     pub(super) fn failed(&self) -> u32 {
+        self.failures_total.fetch_add(1, Relaxed);
         self.failures.fetch_add(1, Relaxed).saturating_add(1)
     }
 

@@ -236,24 +236,25 @@ impl<S: Io> Connection<S> {
             Decision::Forward(forwarding) => {
                 self.forward(exchange, framing, &forwarding, begun).await
             }
-            Decision::Reply(reply) => {
-                let stays = self.reply(&exchange.request, framing, reply.clone()).await;
-                let outcome = Outcome { status: reply.head.status, ..Outcome::new(begun) };
+            Decision::Reply(reply, route) => {
+                let status = reply.head.status;
+                let stays = self.reply(&exchange.request, framing, reply).await;
+                let outcome = Outcome::answered(status, route.as_deref(), begun);
                 self.proxy.observe(&exchange.request, &outcome);
                 stays
             }
-            Decision::Refuse(kind) => {
+            Decision::Refuse(kind, route) => {
                 let reply = Reply::error(kind, Some(&exchange.request));
                 let stays = self.reply(&exchange.request, framing, reply).await;
-                self.observe_error(&exchange.request, kind, begun);
+                let outcome = Outcome::refused(kind, route.as_deref(), begun);
+                self.proxy.observe(&exchange.request, &outcome);
                 stays
             }
         }
     }
 
     fn observe_error(&self, request: &RequestHead, kind: ErrorKind, begun: Instant) {
-        let outcome = Outcome { status: kind.status(), error: Some(kind), ..Outcome::new(begun) };
-        self.proxy.observe(request, &outcome);
+        self.proxy.observe(request, &Outcome::refused(kind, None, begun));
     }
 
     /// Answers with an error and closes.

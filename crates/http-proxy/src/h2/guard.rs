@@ -1,194 +1,134 @@
-//! Looks at a client's frames before h2 does, for what h2 refuses with a code that is too general:
-//! frames of a wrong size, windows that are too large, and frames on streams that the client itself
-//! has ended. RFC 9113 names a code for each, and conformance tests ask for it.
+//! Looks at a client's frames before h2 does, for what h2 refuses with a code that is too general,
+//! or does not see at all. RFC 9113 names a code for each, and conformance tests ask for it:
 //!
-//! It sees headers of frames and the entries of SETTINGS, keeps the numbers of streams that are not
-//! ended, and copies nothing. On a violation it says GOAWAY by itself and ends the connection.
+//! - frames of a wrong size, windows that are too large, and frames on streams that the client
+//!   itself has ended: the guard says GOAWAY and ends the connection;
+//! - header blocks that cannot be decoded, which h2 calls protocol errors: its GOAWAY gets the code
+//!   for compression errors on its way out;
+//! - pseudo-headers in trailers, which h2 drops silently: h2 does refuse them after a regular field, so
+//!   trailers get one in front, of the kind that is never passed on;
+//! - GOAWAY, on which h2 hangs up at once when nothing runs, though the client may still ping: it is
+//!   taken out, and told to whoever holds [`Leaving`].
+//!
+//! It sees headers of frames, the entries of SETTINGS, and header blocks, which it keeps until h2 has
+//! read them. Everything else passes without a copy; only trailers, GOAWAY, and a frame's header
+//! that comes in pieces, take a way round.
 
-use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::PREFACE;
+use super::frames::{COMPRESSION_ERROR, Frames, GOAWAY, HEAD_BYTES, Look, PROTOCOL_ERROR};
 
-const PROTOCOL_ERROR: u32 = 1;
-const FLOW_CONTROL_ERROR: u32 = 3;
-const STREAM_CLOSED: u32 = 5;
-const FRAME_SIZE_ERROR: u32 = 6;
+/// GOAWAY without a text.
+const GOODBYE_BYTES: usize = 17;
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const PRIORITY: u8 = 2;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PUSH_PROMISE: u8 = 5;
-const PING: u8 = 6;
-const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-const ACK: u8 = 1;
-const INITIAL_WINDOW_SIZE: u16 = 4;
-
-/// How many streams without an end are remembered; h2 allows fewer at once.
-const OPEN_MAX: usize = 1024;
-/// How many that were ended are.
-const ENDED_MAX: usize = 128;
+/// Whether the client has said that it will ask for nothing more.
+pub(super) type Leaving = Arc<AtomicBool>;
 
 /// A client's connection under guard.
 #[derive(Debug)]
 pub(super) struct Guard<S> {
     io: S,
     frames: Frames,
+    leaving: Leaving,
+    /// What came and was not looked at yet, from the beginning of a frame on.
+    held: Vec<u8>,
+    /// What was looked at and is to be read next, and how much of it was.
+    out: Vec<u8>,
+    out_read: usize,
     /// What is said last, and how much of it was.
-    goodbye: Option<([u8; 17], usize)>,
-}
-
-/// Where in the client's frames we are.
-#[derive(Debug, Default)]
-struct Frames {
-    preface_seen: usize,
-    head: [u8; 9],
-    head_seen: usize,
-    payload_left: u32,
-    is_settings: bool,
-    entry: [u8; 6],
-    entry_seen: usize,
-    last_stream: u32,
-    open: Vec<u32>,
-    /// Streams that the client has ended lately.
-    ended: VecDeque<u32>,
-    /// Between a head's first frame and its last only the next of them may come; h2 sees to that.
-    in_head: bool,
+    goodbye: Option<([u8; GOODBYE_BYTES], usize)>,
+    /// Whether h2's own last word is being corrected.
+    corrects: bool,
 }
 
 impl<S> Guard<S> {
-    pub(super) fn new(io: S) -> Self {
-        Self { io, frames: Frames::default(), goodbye: None }
+    pub(super) fn new(io: S, leaving: Leaving) -> Self {
+        Self {
+            io,
+            frames: Frames::default(),
+            leaving,
+            held: Vec::new(),
+            out: Vec::new(),
+            out_read: 0,
+            goodbye: None,
+            corrects: false,
+        }
+    }
+
+    /// Gives what is to be read next.
+    fn give(&mut self, into: &mut ReadBuf<'_>) {
+        let rest = &self.out[self.out_read..];
+        let count = rest.len().min(into.remaining());
+        into.put_slice(&rest[..count]);
+        self.out_read += count;
+        if self.out_read == self.out.len() {
+            (self.out, self.out_read) = (Vec::new(), 0);
+        }
+    }
+
+    fn part(&mut self, code: u32) {
+        self.goodbye = Some((goodbye(self.frames.last_stream(), code), 0));
+    }
+
+    /// Looks at what is held, as far as it goes.
+    fn look_at_held(&mut self) {
+        loop {
+            match self.frames.look(&self.held) {
+                Look::Through => {
+                    self.out.append(&mut self.held);
+                    // Seldom needed, so not kept.
+                    self.held = Vec::new();
+                    return;
+                }
+                Look::Hold(at) => {
+                    self.out.extend(self.held.drain(..at));
+                    match self.frames.rewrite(&self.held, &mut self.out) {
+                        0 => return,
+                        taken => drop(self.held.drain(..taken)),
+                    }
+                    if self.frames.is_leaving() {
+                        self.leaving.store(true, Relaxed);
+                    }
+                }
+                Look::Violation(code) => return self.part(code),
+            }
+        }
+    }
+
+    /// Whether these bytes are h2's last word on a header block, with a code that is too general.
+    fn is_to_correct(&mut self, last: &[u8]) -> bool {
+        if !self.corrects && last.ends_with(&PROTOCOL_ERROR.to_be_bytes()) {
+            let parting = last.last_chunk::<GOODBYE_BYTES>();
+            let is_goodbye = |frame: &[u8; GOODBYE_BYTES]| frame[..HEAD_BYTES] == GOODBYE_HEAD;
+            self.corrects = parting.is_some_and(is_goodbye) && self.frames.blames_coding();
+        }
+        self.corrects
     }
 }
 
-impl Frames {
-    /// Looks at bytes that came; the code of a violation.
-    fn look(&mut self, mut bytes: &[u8]) -> Option<u32> {
-        let preface = bytes.len().min(PREFACE.len() - self.preface_seen);
-        self.preface_seen += preface;
-        bytes = &bytes[preface..];
-        while !bytes.is_empty() {
-            if self.payload_left > 0 {
-                let count = bytes.len().min(self.payload_left as usize);
-                let (payload, rest) = bytes.split_at(count);
-                self.payload_left -= count as u32;
-                bytes = rest;
-                if self.is_settings && self.look_at_settings(payload) {
-                    return Some(FLOW_CONTROL_ERROR);
-                }
-                continue;
-            }
-            let count = bytes.len().min(self.head.len() - self.head_seen);
-            self.head[self.head_seen..self.head_seen + count].copy_from_slice(&bytes[..count]);
-            self.head_seen += count;
-            bytes = &bytes[count..];
-            if self.head_seen == self.head.len() {
-                self.head_seen = 0;
-                if let Some(code) = self.look_at_head() {
-                    return Some(code);
-                }
-            }
-        }
-        None
-    }
+const GOODBYE_HEAD: [u8; HEAD_BYTES] = [0, 0, 8, GOAWAY, 0, 0, 0, 0, 0];
 
-    fn look_at_head(&mut self) -> Option<u32> {
-        let [a, b, c, kind, flags, id @ ..] = self.head;
-        let length = u32::from_be_bytes([0, a, b, c]);
-        let id = u32::from_be_bytes(id) & 0x7fff_ffff;
-        self.payload_left = length;
-        self.is_settings = kind == SETTINGS;
-        self.entry_seen = 0;
-        let wrong_size = match kind {
-            RST_STREAM | WINDOW_UPDATE => length != 4,
-            PRIORITY => length != 5,
-            PING => length != 8,
-            SETTINGS if flags & ACK != 0 => length != 0,
-            SETTINGS => !length.is_multiple_of(6),
-            _ => false,
-        };
-        if wrong_size {
-            return Some(FRAME_SIZE_ERROR);
-        }
-        if kind == PUSH_PROMISE {
-            return Some(PROTOCOL_ERROR);
-        }
-        if self.in_head {
-            self.in_head = kind != CONTINUATION || flags & END_HEADERS == 0;
-            return None;
-        }
-        match kind {
-            HEADERS | DATA => {
-                self.in_head = kind == HEADERS && flags & END_HEADERS == 0;
-                self.look_at_stream(kind, flags, id)
-            }
-            RST_STREAM => {
-                self.end(id);
-                None
-            }
-            _ => None,
-        }
-    }
+fn goodbye(last_stream: u32, code: u32) -> [u8; GOODBYE_BYTES] {
+    let mut frame = [0; GOODBYE_BYTES];
+    frame[..9].copy_from_slice(&GOODBYE_HEAD);
+    frame[9..13].copy_from_slice(&last_stream.to_be_bytes());
+    frame[13..].copy_from_slice(&code.to_be_bytes());
+    frame
+}
 
-    fn end(&mut self, id: u32) {
-        self.open.retain(|open| *open != id);
-        if self.ended.len() == ENDED_MAX {
-            self.ended.pop_front();
-        }
-        self.ended.push_back(id);
+/// A last word, or what is left of it, with the right code: only the last byte differs.
+fn corrected<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut bytes: Vec<u8> = pieces.flatten().copied().collect();
+    if let Some(last) = bytes.last_mut() {
+        *last = COMPRESSION_ERROR as u8;
     }
-
-    /// A frame on a stream that the client has ended is of no stream.
-    fn look_at_stream(&mut self, kind: u8, flags: u8, id: u32) -> Option<u32> {
-        if id > self.last_stream && kind == HEADERS {
-            self.last_stream = id;
-            if self.open.len() < OPEN_MAX {
-                self.open.push(id);
-            }
-        } else if self.ended.contains(&id) && !self.open.contains(&id) {
-            return Some(STREAM_CLOSED);
-        }
-        if flags & END_STREAM != 0 && self.open.contains(&id) {
-            self.end(id);
-        }
-        // What is of no stream at all is h2's to refuse.
-        None
-    }
-
-    /// Whether a window is asked for that is larger than there can be.
-    fn look_at_settings(&mut self, payload: &[u8]) -> bool {
-        for byte in payload {
-            self.entry[self.entry_seen] = *byte;
-            self.entry_seen += 1;
-            if self.entry_seen == self.entry.len() {
-                self.entry_seen = 0;
-                let [a, b, value @ ..] = self.entry;
-                let window = u16::from_be_bytes([a, b]) == INITIAL_WINDOW_SIZE;
-                if window && u32::from_be_bytes(value) > 0x7fff_ffff {
-                    return true;
-                }
-            }
-        }
-        false
-    }
-
-    fn goodbye(&self, code: u32) -> [u8; 17] {
-        let mut frame = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        frame[9..13].copy_from_slice(&self.last_stream.to_be_bytes());
-        frame[13..].copy_from_slice(&code.to_be_bytes());
-        frame
-    }
+    bytes
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guard<S> {
@@ -198,14 +138,41 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guard<S> {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.goodbye.is_none() {
-            let before = into.filled().len();
+        let before = into.filled().len();
+        while this.goodbye.is_none() {
+            if !this.out.is_empty() {
+                this.give(into);
+                return Poll::Ready(Ok(()));
+            }
+            // Whoever asks for more has read all that it was given.
+            this.frames.forget_blocks();
             ready!(Pin::new(&mut this.io).poll_read(cx, into))?;
-            match this.frames.look(&into.filled()[before..]) {
-                None => return Poll::Ready(Ok(())),
-                Some(code) => {
+            let came = &into.filled()[before..];
+            if !this.held.is_empty() {
+                if came.is_empty() {
+                    // Cut off: h2 has its own word for that.
+                    std::mem::swap(&mut this.held, &mut this.out);
+                    continue;
+                }
+                this.held.extend_from_slice(came);
+                into.set_filled(before);
+                this.look_at_held();
+                continue;
+            }
+            match this.frames.look(came) {
+                Look::Through => return Poll::Ready(Ok(())),
+                Look::Violation(code) => {
                     into.set_filled(before);
-                    this.goodbye = Some((this.frames.goodbye(code), 0));
+                    this.part(code);
+                }
+                Look::Hold(at) => {
+                    this.held.extend_from_slice(&came[at..]);
+                    into.set_filled(before + at);
+                    this.look_at_held();
+                    if at > 0 && this.goodbye.is_none() {
+                        return Poll::Ready(Ok(()));
+                    }
+                    into.set_filled(before);
                 }
             }
         }
@@ -231,6 +198,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guard<S> {
             // Nothing follows a goodbye.
             return Poll::Ready(Ok(bytes.len()));
         }
+        if self.is_to_correct(bytes) {
+            let bytes = corrected(std::iter::once(bytes));
+            return Pin::new(&mut self.io).poll_write(cx, &bytes);
+        }
         Pin::new(&mut self.io).poll_write(cx, bytes)
     }
 
@@ -241,6 +212,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guard<S> {
     ) -> Poll<io::Result<usize>> {
         if self.goodbye.is_some() {
             return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
+        }
+        let last = slices.iter().rfind(|slice| !slice.is_empty());
+        if last.is_some_and(|last| self.is_to_correct(last)) {
+            let bytes = corrected(slices.iter().map(|slice| &**slice));
+            return Pin::new(&mut self.io).poll_write(cx, &bytes);
         }
         Pin::new(&mut self.io).poll_write_vectored(cx, slices)
     }
@@ -257,3 +233,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guard<S> {
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,8 @@ use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 
 use super::convert::{self, trailers_of};
-use super::guard::Guard;
+use super::guard::{Guard, Leaving};
+use super::tunnel::Tunnel;
 use super::{grpc, upgrade};
 use crate::body::Body;
 use crate::error::{ErrorKind, ProxyError};
@@ -44,6 +45,9 @@ const LOCAL_RESETS_MAX: usize = 256;
 /// How many requests a client may take back, beyond one in two: whoever does more does nothing else.
 const TAKEN_BACK_MAX: u32 = 200;
 
+/// How long a client that has said GOAWAY is waited for, when nothing of its runs any more.
+const LEAVING_IDLE: Duration = Duration::from_secs(1);
+
 /// Serves a connection until either side closes it. `io` begins with the client's preface.
 pub async fn serve<S: Io>(
     proxy: Arc<HttpProxy>,
@@ -53,6 +57,7 @@ pub async fn serve<S: Io>(
     mut stop: Stop,
 ) {
     let settings = proxy.settings();
+    let leaving = Leaving::default();
     let handshake = h2::server::Builder::new()
         .max_concurrent_streams(STREAMS_MAX)
         .initial_window_size(WINDOW_BYTES)
@@ -62,7 +67,7 @@ pub async fn serve<S: Io>(
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .max_local_error_reset_streams(Some(LOCAL_RESETS_MAX))
         .enable_connect_protocol()
-        .handshake::<_, Bytes>(Guard::new(io));
+        .handshake::<_, Bytes>(Guard::new(io, Arc::clone(&leaving)));
     let Ok(Ok(connection)) = tokio::time::timeout(settings.timeouts.head, handshake).await else {
         return;
     };
@@ -75,6 +80,7 @@ pub async fn serve<S: Io>(
         begun: 0,
         timer: Timer::new(after(Instant::now(), idle)),
         idle,
+        leaving,
         closing: false,
     };
     let mut stopped = std::pin::pin!(async move {
@@ -111,6 +117,7 @@ struct Running<S> {
     begun: u32,
     timer: Timer,
     idle: Duration,
+    leaving: Leaving,
     closing: bool,
 }
 
@@ -140,6 +147,10 @@ impl<S: Io> Running<S> {
             if !self.closing && self.takes_back_too_much() {
                 self.closing = true;
                 self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                progress = true;
+            }
+            if self.idle > LEAVING_IDLE && self.leaving.load(Relaxed) {
+                self.idle = LEAVING_IDLE;
                 progress = true;
             }
             if progress {
@@ -203,8 +214,12 @@ impl http_body::Body for ClientBody {
                 None => self.data_over = true,
             }
         }
-        let trailers = ready!(self.receive.poll_trailers(cx));
+        let mut trailers = ready!(self.receive.poll_trailers(cx));
         self.over = true;
+        if let Ok(Some(trailers)) = &mut trailers {
+            // The guard's mark.
+            trailers.remove(http::header::HOST);
+        }
         Poll::Ready(trailers.map_err(gone).transpose().map(|map| map.map(Frame::trailers)))
     }
 
@@ -271,24 +286,21 @@ async fn handle(
         Decision::Forward(forwarding) => {
             forward(&mut stream, &forwarding, &head, body, websocket, begun).await;
         }
-        Decision::Reply(reply) => {
+        Decision::Reply(reply, route) => {
             let status = reply.head.status;
             stream.reply(&head, reply).await;
-            proxy.observe(&head, &Outcome { status, ..Outcome::new(begun) });
+            proxy.observe(&head, &Outcome::answered(status, route.as_deref(), begun));
         }
-        Decision::Refuse(kind) => {
+        Decision::Refuse(kind, route) => {
             stream.reply(&head, Reply::error(kind, Some(&head))).await;
-            observe_error(proxy, &head, kind, begun);
+            proxy.observe(&head, &Outcome::refused(kind, route.as_deref(), begun));
         }
         Decision::Ask(_) => {}
     }
 }
 
 fn observe_error(proxy: &HttpProxy, head: &RequestHead, kind: ErrorKind, begun: Instant) {
-    proxy.observe(
-        head,
-        &Outcome { status: kind.status(), error: Some(kind), ..Outcome::new(begun) },
-    );
+    proxy.observe(head, &Outcome::refused(kind, None, begun));
 }
 
 /// Makes an extended CONNECT the upgrade that HTTP/1.1 endpoints understand.
@@ -363,7 +375,7 @@ async fn open_websocket(
     let Ok(send) = stream.respond.send_response(convert::response(&answer), false) else {
         return (status, Some(ErrorKind::ClientGone));
     };
-    let mut client = Tunnel { receive: body.receive, send, held: Bytes::new() };
+    let mut client = Tunnel::new(body.receive, send);
     let ended = tunnel::run(&mut client, &mut upstream, Buffer::default(), idle).await;
     tracing::trace!(?ended, "a WebSocket over HTTP/2 is over");
     (status, None)
@@ -531,64 +543,5 @@ impl Answering<'_> {
             }
         }
         send.send_reset(Reason::INTERNAL_ERROR);
-    }
-}
-
-/// A stream's two directions as one stream of bytes.
-struct Tunnel {
-    receive: RecvStream,
-    send: SendStream<Bytes>,
-    held: Bytes,
-}
-
-impl tokio::io::AsyncRead for Tunnel {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        into: &mut tokio::io::ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        while self.held.is_empty() {
-            match ready!(self.receive.poll_data(cx)) {
-                None => return Poll::Ready(Ok(())),
-                Some(Err(error)) => return Poll::Ready(Err(std::io::Error::other(error))),
-                Some(Ok(data)) => {
-                    let _ = self.receive.flow_control().release_capacity(data.len());
-                    self.held = data;
-                }
-            }
-        }
-        let count = self.held.len().min(into.remaining());
-        into.put_slice(&self.held.split_to(count));
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl tokio::io::AsyncWrite for Tunnel {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        if bytes.is_empty() {
-            return Poll::Ready(Ok(0));
-        }
-        self.send.reserve_capacity(bytes.len());
-        match ready!(self.send.poll_capacity(cx)) {
-            Some(Ok(room)) => {
-                let count = room.min(bytes.len());
-                let sent = self.send.send_data(Bytes::copy_from_slice(&bytes[..count]), false);
-                Poll::Ready(sent.map(|()| count).map_err(std::io::Error::other))
-            }
-            _ => Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into())),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        let sent = self.send.send_data(Bytes::new(), true);
-        Poll::Ready(sent.map_err(std::io::Error::other))
     }
 }

@@ -12,6 +12,7 @@ use crate::clock;
 use crate::error::{ErrorKind, ProxyError, RetryHint, Side};
 use crate::head::RequestHead;
 use crate::table::RetryOn;
+use crate::watch::stats::CacheUse;
 
 /// What the tries of one request have in common.
 pub(crate) struct Attempts<'a> {
@@ -26,6 +27,8 @@ pub(crate) struct Attempts<'a> {
     pub(crate) response_begun: bool,
     /// What the cache makes of the response.
     pub(crate) fetch: Option<Box<Fetch>>,
+    /// What the cache was for it.
+    pub(crate) cache: Option<CacheUse>,
 }
 
 /// How often a kept connection may turn out to be closed before that counts as a try.
@@ -44,6 +47,7 @@ impl<'a> Attempts<'a> {
             body_bytes: 0,
             response_begun: false,
             fetch: None,
+            cache: None,
         }
     }
 
@@ -135,6 +139,7 @@ impl<'a> Attempts<'a> {
             body_bytes: self.body_bytes,
             status,
             error,
+            cache: self.cache,
             ..Outcome::new(self.begun)
         };
         proxy.observe(request, &outcome);

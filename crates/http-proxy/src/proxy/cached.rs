@@ -18,6 +18,7 @@ use crate::error::{ProxyError, Side};
 use crate::head::{RequestHead, ResponseHead};
 use crate::reply::Reply;
 use crate::table::CachePolicy;
+use crate::watch::stats::CacheUse;
 
 /// How often the cache is cleaned.
 const CLEANING: Duration = Duration::from_mins(1);
@@ -42,8 +43,12 @@ impl HttpProxy {
             policy: forwarding.route.route.policy.cache.as_ref().unwrap_or(&none),
         };
         let fetch = match self.cache().find(&asked).await {
-            Lookup::Hit(reply) => return Ok(forwarding.stored(request, reply)),
+            Lookup::Hit(reply) => {
+                attempts.cache = Some(CacheUse::Hit);
+                return Ok(forwarding.stored(request, reply));
+            }
             Lookup::Stale(reply, fetch) => {
+                attempts.cache = Some(CacheUse::Stale);
                 if let Some(fetch) = fetch {
                     self.fetch_behind(request, forwarding, fetch);
                 }
@@ -53,6 +58,7 @@ impl HttpProxy {
             // Who has waited goes on alone.
             Lookup::Wait(_) => None,
         };
+        attempts.cache = Some(CacheUse::Miss);
         let mut prepared = request.clone();
         if let Some(fetch) = &fetch {
             fetch.prepare(&mut prepared.headers);
@@ -65,7 +71,9 @@ impl HttpProxy {
         // What the cache has left is better than nothing.
         let stale = attempts.fetch.take().and_then(|fetch| fetch.failed(Moment::now()));
         let stale = stale.filter(|_| error.side() != Side::Client);
-        stale.map(|reply| forwarding.stored(request, reply)).ok_or(error)
+        let Some(reply) = stale else { return Err(error) };
+        attempts.cache = Some(CacheUse::Stale);
+        Ok(forwarding.stored(request, reply))
     }
 
     /// Takes away what is of no use any more, now and then.

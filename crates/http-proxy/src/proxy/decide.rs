@@ -21,8 +21,8 @@ use crate::upstream::Upstream;
 /// A request's way to a backend.
 #[derive(Debug)]
 pub struct Forwarding {
-    /// The route.
-    pub route: Arc<Compiled>,
+    /// The route, among whose requests it is counted meanwhile.
+    pub route: RouteInUse,
     /// The backend.
     pub upstream: Arc<Upstream>,
     /// What the choice of an endpoint goes by, for a hash.
@@ -33,6 +33,31 @@ pub struct Forwarding {
     pub passed: Passed,
     /// What the cache knows the request by, if the route has it asked.
     pub keyed: Option<Keyed>,
+}
+
+/// A route with a request under way.
+#[derive(Debug)]
+pub struct RouteInUse(Arc<Compiled>);
+
+impl RouteInUse {
+    fn new(route: &Arc<Compiled>) -> Self {
+        route.stats.begin();
+        Self(Arc::clone(route))
+    }
+}
+
+impl std::ops::Deref for RouteInUse {
+    type Target = Compiled;
+
+    fn deref(&self) -> &Compiled {
+        &self.0
+    }
+}
+
+impl Drop for RouteInUse {
+    fn drop(&mut self) {
+        self.0.stats.end();
+    }
 }
 
 /// A request that somebody else has to be asked about.
@@ -47,10 +72,10 @@ pub struct Asking {
 pub enum Decision {
     /// It goes to a backend.
     Forward(Forwarding),
-    /// We answer it ourselves.
-    Reply(Reply),
-    /// It cannot be served.
-    Refuse(ErrorKind),
+    /// We answer it ourselves, for this route if one was found.
+    Reply(Reply, Option<Arc<Compiled>>),
+    /// It cannot be served, by this route if one was found.
+    Refuse(ErrorKind, Option<Arc<Compiled>>),
     /// Whether it may be served takes time to find out: [`HttpProxy::ask`].
     Ask(Asking),
 }
@@ -64,16 +89,16 @@ impl HttpProxy {
             traces.begin(request);
         }
         if request.path() == "*" {
-            return Decision::Reply(options_of_server());
+            return Decision::Reply(options_of_server(), None);
         }
         let router = self.router.load();
         let Some(route) = router.find(request) else {
-            return Decision::Refuse(ErrorKind::NoRoute);
+            return Decision::Refuse(ErrorKind::NoRoute, None);
         };
         let mut passed = Passed::default();
         match route.filters.check(self.filters(), request, &mut passed) {
             Next::Go => self.decide_way(route, request, length, passed),
-            Next::Answer(reply) => Decision::Reply(reply),
+            Next::Answer(reply) => Decision::Reply(reply, Some(Arc::clone(route))),
             Next::Authorise => Decision::Ask(Asking { route: route.clone(), passed }),
         }
     }
@@ -87,7 +112,7 @@ impl HttpProxy {
     ) -> Decision {
         let Asking { route, mut passed } = asking;
         match route.filters.authorise(self.filters(), request, &mut passed).await {
-            Some(reply) => Decision::Reply(reply),
+            Some(reply) => Decision::Reply(reply, Some(route)),
             None => self.decide_way(&route, request, length, passed),
         }
     }
@@ -103,29 +128,32 @@ impl HttpProxy {
     ) -> Decision {
         let policy = &route.route.policy;
         if length.zip(policy.body_bytes_max).is_some_and(|(length, max)| length > max) {
-            return Decision::Refuse(ErrorKind::BodyTooLarge);
+            return Decision::Refuse(ErrorKind::BodyTooLarge, Some(Arc::clone(route)));
         }
         match &route.route.action {
             Action::Forward(_) => {}
             Action::Redirect(_) => {
+                let own = Some(Arc::clone(route));
+                let bad = ErrorKind::Internal("a redirect that cannot be used");
                 return match &route.filters.redirect {
-                    Some(redirect) => Decision::Reply(redirect.reply(request, &route.route.path)),
-                    None => Decision::Refuse(ErrorKind::Internal("a redirect that cannot be used")),
+                    Some(to) => Decision::Reply(to.reply(request, &route.route.path), own),
+                    None => Decision::Refuse(bad, own),
                 };
             }
             Action::Respond(fixed) => {
                 let status = StatusCode::from_u16(fixed.status).unwrap_or(StatusCode::OK);
                 let body = bytes::Bytes::copy_from_slice(fixed.body.as_bytes());
-                return Decision::Reply(Reply::with_body(status, &fixed.content_type, body));
+                let reply = Reply::with_body(status, &fixed.content_type, body);
+                return Decision::Reply(reply, Some(Arc::clone(route)));
             }
         }
         let Some(upstream) = route.choose(request, clock::chance() as u32) else {
-            return Decision::Refuse(ErrorKind::NoEndpoint);
+            return Decision::Refuse(ErrorKind::NoEndpoint, Some(Arc::clone(route)));
         };
         let (key, sticky) = pick_by(upstream, request);
         let keyed = policy.cache.as_ref().and_then(|_| cache_key(route, upstream, request));
         let forwarding = Forwarding {
-            route: route.clone(),
+            route: RouteInUse::new(route),
             upstream: upstream.clone(),
             key,
             sticky,
@@ -135,6 +163,7 @@ impl HttpProxy {
         if policy.rewrite.is_some()
             && let Some(path) = route.rewritten(request.path())
         {
+            request.rewritten_from = Some(request.path_and_query().into());
             request.set_path(&path);
         }
         route.filters.edit_request(&forwarding.passed, request);
@@ -229,7 +258,7 @@ impl Forwarding {
     /// The same way for a request of our own, which has no client to count.
     pub(super) fn behind(&self) -> Self {
         Self {
-            route: self.route.clone(),
+            route: RouteInUse::new(&self.route.0),
             upstream: self.upstream.clone(),
             key: self.key,
             sticky: self.sticky.clone(),

@@ -51,17 +51,15 @@ impl HttpProxy {
                     }
                 }
             }
-            Decision::Reply(reply) => {
+            Decision::Reply(reply, route) => {
                 self.observe(
                     request,
-                    &Outcome { status: reply.head.status, ..Outcome::new(begun) },
+                    &Outcome::answered(reply.head.status, route.as_deref(), begun),
                 );
                 answer(reply)
             }
-            Decision::Refuse(kind) => {
-                let outcome =
-                    Outcome { status: kind.status(), error: Some(kind), ..Outcome::new(begun) };
-                self.observe(request, &outcome);
+            Decision::Refuse(kind, route) => {
+                self.observe(request, &Outcome::refused(kind, route.as_deref(), begun));
                 answer(Reply::error(kind, Some(request)))
             }
         }

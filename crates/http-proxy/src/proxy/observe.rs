@@ -8,6 +8,7 @@ use crate::error::ErrorKind;
 use crate::head::RequestHead;
 use crate::router::Compiled;
 use crate::table::EndpointAddress;
+use crate::watch::stats::CacheUse;
 
 /// How a request went.
 #[derive(Debug)]
@@ -28,9 +29,21 @@ pub struct Outcome<'a> {
     pub body_bytes: u64,
     /// What went wrong.
     pub error: Option<ErrorKind>,
+    /// What the cache was for it, where the route has one.
+    pub cache: Option<CacheUse>,
 }
 
-impl Outcome<'_> {
+impl<'a> Outcome<'a> {
+    /// Of a request that we answered ourselves.
+    pub fn answered(status: StatusCode, route: Option<&'a Compiled>, begun: Instant) -> Self {
+        Self { status, route, ..Self::new(begun) }
+    }
+
+    /// Of a request that could not be served.
+    pub fn refused(kind: ErrorKind, route: Option<&'a Compiled>, begun: Instant) -> Self {
+        Self { status: kind.status(), error: Some(kind), route, ..Self::new(begun) }
+    }
+
     /// Of a request that began then: no more is known of it.
     pub fn new(begun: Instant) -> Self {
         Self {
@@ -42,6 +55,7 @@ impl Outcome<'_> {
             upstream: None,
             body_bytes: 0,
             error: None,
+            cache: None,
         }
     }
 }
@@ -50,4 +64,9 @@ impl Outcome<'_> {
 pub trait Observer: std::fmt::Debug + Send + Sync {
     /// A request is over.
     fn finished(&self, request: &RequestHead, outcome: &Outcome<'_>);
+
+    /// How many lines and spans were dropped because too many waited.
+    fn dropped(&self) -> (u64, u64) {
+        (0, 0)
+    }
 }

@@ -10,6 +10,7 @@ use crate::filter::RouteFilters;
 use crate::head::RequestHead;
 use crate::table::{Action, BackendId, PathMatch, Predicate, Rewrite, Route};
 use crate::upstream::{Upstream, Upstreams};
+use crate::watch::stats::RouteStats;
 
 /// How large a compiled regular expression may be.
 const REGEX_BYTES_MAX: usize = 1 << 20;
@@ -61,6 +62,8 @@ pub struct Compiled {
     pub filters: RouteFilters,
     /// The backend that answers errors.
     pub error_upstream: Option<Arc<Upstream>>,
+    /// What is counted of it, also over changes.
+    pub stats: Arc<RouteStats>,
     weight_total: u32,
     turn: AtomicU32,
     path: Option<Regex>,
@@ -109,6 +112,7 @@ impl Compiled {
             canaries: canaries.iter().map(|rule| upstream(&rule.backend)).collect(),
             error_upstream: route.policy.error_backend.as_ref().map(|own| upstream(&own.backend)),
             weight_total: targets.iter().map(|target| target.weight).sum(),
+            stats: Arc::default(),
             turn: AtomicU32::new(0),
             targets,
             path,

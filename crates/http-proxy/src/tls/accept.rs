@@ -226,6 +226,11 @@ impl TlsAcceptor {
     }
 
     /// Whether any host is passed through, so that names must be read before a handshake.
+    /// The backend that a host's connections go to unopened, if they do.
+    pub fn passes_through(&self, host: &str) -> Option<BackendId> {
+        find(&self.hosts.read().passthrough, host).cloned()
+    }
+
     fn has_passthrough(&self) -> bool {
         !self.hosts.read().passthrough.is_empty()
     }

@@ -9,6 +9,7 @@ use rustls::sign::CertifiedKey;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::provider;
+use crate::watch::snapshot::CertificateInfo;
 
 /// The name in the certificate that is shown when there is no better one.
 const DEFAULT_NAME: &str = "telaio.invalid";
@@ -168,6 +169,22 @@ fn read_leaf(leaf: &CertificateDer<'_>) -> Result<(Vec<Box<str>>, i64), Certific
         }
     }
     Ok((names, parsed.validity().not_after.timestamp()))
+}
+
+/// What stands in a certificate; nothing in one that cannot be read.
+pub(super) fn describe(leaf: &CertificateDer<'_>) -> CertificateInfo {
+    let Ok((_, parsed)) = X509Certificate::from_der(leaf) else {
+        return CertificateInfo::default();
+    };
+    let names = read_leaf(leaf).map(|(names, _)| names).unwrap_or_default();
+    CertificateInfo {
+        names: names.into_iter().map(String::from).collect(),
+        not_before_s: parsed.validity().not_before.timestamp(),
+        not_after_s: parsed.validity().not_after.timestamp(),
+        subject: parsed.subject().to_string(),
+        issuer: parsed.issuer().to_string(),
+        ..CertificateInfo::default()
+    }
 }
 
 #[cfg(test)]

@@ -15,8 +15,9 @@ use parking_lot::RwLock;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::certificate::{Certificate, CertificateError};
+use super::certificate::{Certificate, CertificateError, describe};
 use crate::table::{self, CertificateId};
+use crate::watch::snapshot::CertificateInfo;
 
 /// A Secret's place. Hosts hold it, so a renewal reaches all of them at once.
 type Slot = Arc<ArcSwapOption<CertifiedKey>>;
@@ -108,6 +109,34 @@ impl CertificateStore {
     /// same certificate, which is when a browser may send both over one connection.
     pub fn same_certificate(&self, sni: &str, host: &str) -> bool {
         Arc::ptr_eq(&self.find(sni), &self.find(host))
+    }
+
+    /// What is known of all certificates, by Secret; the one that we made ourselves only if hosts
+    /// without another get it.
+    pub fn certificates(&self) -> Vec<CertificateInfo> {
+        let inner = self.inner.read();
+        let mut all: Vec<(Option<CertificateId>, Arc<CertifiedKey>, Vec<String>)> = Vec::new();
+        for (id, secret) in &inner.secrets {
+            let Some(key) = secret.slot.load_full() else { continue };
+            let shown = |host: &str| {
+                if host.starts_with('.') { format!("*{host}") } else { host.to_owned() }
+            };
+            let hosts = secret.hosts.iter().map(|host| shown(host)).collect();
+            all.push((Some(Arc::clone(id)), key, hosts));
+        }
+        let default = inner.default.clone().filter(|_| inner.find_default().is_some());
+        drop(inner);
+        if default.is_none() {
+            all.push((None, Arc::clone(&self.self_signed), Vec::new()));
+        }
+        all.sort_by(|one, other| one.0.cmp(&other.0));
+        let told = all.into_iter().map(|(id, key, hosts)| CertificateInfo {
+            default: id == default,
+            secret: id.map(|id| id.to_string()),
+            hosts,
+            ..key.cert.first().map(|leaf| describe(leaf)).unwrap_or_default()
+        });
+        told.collect()
     }
 
     /// How many Secrets and hosts there are.

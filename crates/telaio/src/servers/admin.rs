@@ -15,7 +15,10 @@ pub(crate) const STATUS_PATH: &str = "/api/v1/status";
 
 /// The routes.
 pub(super) fn router(monitor: &Arc<Monitor>) -> Router {
-    Router::new().route(STATUS_PATH, get(status)).with_state(Arc::clone(monitor))
+    let router = Router::new().route(STATUS_PATH, get(status)).with_state(Arc::clone(monitor));
+    #[cfg(unix)]
+    let router = router.merge(super::ingress::router(monitor));
+    router
 }
 
 async fn status(State(monitor): State<Arc<Monitor>>) -> Response {

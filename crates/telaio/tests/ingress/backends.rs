@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// A backend on loopback. A path that begins with `/slow` is answered after a second.
+/// A backend on loopback. A path that begins with `/slow` is answered after a second. Of the query,
+/// `status=` is the answer's status, `max-age=` makes it fresh for so long, and `size=` its text so long.
 pub(crate) struct Echo {
     pub(crate) address: SocketAddr,
     requests: Arc<AtomicUsize>,
@@ -68,11 +69,21 @@ fn serve(stream: &TcpStream, name: &str, count: &AtomicUsize) -> std::io::Result
         if path.starts_with("/slow") {
             std::thread::sleep(Duration::from_secs(1));
         }
-        let body =
-            serde_json::json!({"backend": name, "path": path, "headers": headers}).to_string();
+        let asked = |name: &str| {
+            let query = path.split_once('?').map_or("", |(_, query)| query);
+            query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+        };
+        let status = asked("status").unwrap_or("200");
+        let fresh = asked("max-age")
+            .map_or_else(String::new, |seconds| format!("cache-control: max-age={seconds}\r\n"));
+        let padding = "x".repeat(asked("size").and_then(|size| size.parse().ok()).unwrap_or(0));
+        let body = serde_json::json!({
+            "backend": name, "path": path, "headers": headers, "padding": padding
+        });
+        let body = body.to_string();
         write!(
             writer,
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            "HTTP/1.1 {status} Status\r\ncontent-type: application/json\r\n{fresh}content-length: {}\r\n\r\n{body}",
             body.len()
         )?;
     }

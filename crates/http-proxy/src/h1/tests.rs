@@ -1,1 +1,0 @@
-//! Heads, bodies and whole connections.

@@ -1,0 +1,264 @@
+//! Takes [snapshots](super::snapshot) of a proxy that runs. What is taken in pieces is taken so that
+//! whoever passes them on can do so piece by piece; nothing here holds up a request.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+
+use super::snapshot::{
+    ActionKind, BackendFigures, CacheFigures, CertificateInfo, EndpointFigures, PathKind,
+    PurgeWhat, RouteFigures, RouteInfo, Target, Totals, WarningInfo,
+};
+use crate::cache::{Purge, PurgeError};
+use crate::clock;
+use crate::proxy::HttpProxy;
+use crate::router::Compiled;
+use crate::table::{Action, EndpointAddress, HostMatch, PathMatch, TlsRedirect};
+use crate::upstream::Upstream;
+
+/// Looks at a proxy.
+#[derive(Debug)]
+pub struct Inspector {
+    proxy: Arc<HttpProxy>,
+    since_unix_ns: u64,
+    warnings: Mutex<BTreeMap<String, Vec<(String, String)>>>,
+}
+
+impl Inspector {
+    /// Of this proxy, which begins to count now.
+    pub fn new(proxy: Arc<HttpProxy>) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_unix_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        Self { proxy, since_unix_ns, warnings: Mutex::default() }
+    }
+
+    /// An Ingress's warnings, reason and message each, are now these.
+    pub fn set_warnings(&self, ingress: String, warnings: Vec<(String, String)>) {
+        let mut all = self.warnings.lock();
+        if warnings.is_empty() {
+            all.remove(&ingress);
+        } else {
+            all.insert(ingress, warnings);
+        }
+    }
+
+    /// Figures of the whole.
+    pub fn totals(&self) -> Totals {
+        let proxy = &self.proxy;
+        let stats = proxy.stats();
+        let router = proxy.router();
+        let unrouted = stats.unrouted.read();
+        let mut all = unrouted.clone();
+        all.add(&stats.gone());
+        router.routes().for_each(|route| all.add(&route.stats.read()));
+        let (log_lines_dropped, spans_dropped) = proxy.dropped();
+        Totals {
+            since_unix_ns: self.since_unix_ns,
+            all,
+            unrouted,
+            connections: stats.connections.load(Relaxed) as u64,
+            connections_accepted: stats.accepted.load(Relaxed),
+            connections_refused: stats.refused.load(Relaxed),
+            cache: self.cache(),
+            routes: router.len() as u64,
+            backends: proxy.upstreams().all().len() as u64,
+            log_lines_dropped,
+            spans_dropped,
+            mirrors_dropped: proxy.filters().mirrors.dropped(),
+        }
+    }
+
+    fn cache(&self) -> CacheFigures {
+        let bytes_max = self.proxy.settings().cache.bytes_max;
+        let Some(cache) = self.proxy.cache_in_use() else {
+            return CacheFigures { bytes_max, ..CacheFigures::default() };
+        };
+        let stats = cache.stats();
+        CacheFigures {
+            hits: stats.hits,
+            stale_hits: stats.stale_hits,
+            misses: stats.misses,
+            validations: stats.validations,
+            bypasses: stats.bypasses,
+            collapsed: stats.collapsed,
+            stored: stats.stored,
+            entries: stats.uris,
+            bytes: stats.bytes,
+            bytes_max,
+        }
+    }
+
+    /// Figures by route, for each that was asked for at least once.
+    pub fn routes_figures(&self) -> impl Iterator<Item = RouteFigures> + use<> {
+        let router = self.proxy.router();
+        let all: Vec<Arc<Compiled>> = router.routes().cloned().collect();
+        all.into_iter().filter_map(|route| {
+            let figures = route.stats.read();
+            (figures.requests() + figures.in_flight > 0).then(|| RouteFigures {
+                route: route.route.id.to_string(),
+                ingress: route.route.age.name.to_string(),
+                figures,
+            })
+        })
+    }
+
+    /// Figures by backend.
+    pub fn backends(&self) -> impl Iterator<Item = BackendFigures> + use<> {
+        let now = clock::nanos(Instant::now());
+        self.proxy.upstreams().all().into_iter().map(move |upstream| backend(&upstream, now))
+    }
+
+    /// The routes in force, by host and path.
+    pub fn routes(&self) -> impl Iterator<Item = RouteInfo> + use<> {
+        let router = self.proxy.router();
+        let mut all: Vec<Arc<Compiled>> = router.routes().cloned().collect();
+        all.sort_by(|one, other| {
+            let place = |it: &Compiled| (it.route.host.clone(), it.route.path.clone());
+            place(one).cmp(&place(other)).then_with(|| one.route.id.cmp(&other.route.id))
+        });
+        let warned: BTreeMap<String, usize> =
+            self.warnings.lock().iter().map(|(key, list)| (key.clone(), list.len())).collect();
+        let proxy = Arc::clone(&self.proxy);
+        all.into_iter().map(move |route| {
+            let warnings = warned.get(&*route.route.age.name).copied().unwrap_or(0);
+            RouteInfo {
+                warnings: u32::try_from(warnings).unwrap_or(u32::MAX),
+                tls: has_tls(&proxy, &route.route.host),
+                ..route_info(&route)
+            }
+        })
+    }
+
+    /// What the writers of Ingresses should know.
+    pub fn warnings(&self) -> Vec<WarningInfo> {
+        let all = self.warnings.lock();
+        let each = all.iter().flat_map(|(ingress, list)| {
+            list.iter().map(|(reason, message)| WarningInfo {
+                ingress: ingress.clone(),
+                reason: reason.clone(),
+                message: message.clone(),
+            })
+        });
+        each.collect()
+    }
+
+    /// The certificates that are served.
+    pub fn certificates(&self) -> Vec<CertificateInfo> {
+        self.proxy.tls().map(|tls| tls.store().certificates()).unwrap_or_default()
+    }
+
+    /// Takes things out of the cache; how many URLs.
+    pub fn purge(&self, what: &PurgeWhat) -> Result<u64, PurgeError> {
+        let what = match what {
+            PurgeWhat::Url(url) => Purge::Url(url.clone()),
+            PurgeWhat::Prefix(prefix) => Purge::Prefix(prefix.clone()),
+            PurgeWhat::Host(host) => Purge::Host(host.clone()),
+            PurgeWhat::All => Purge::All,
+        };
+        // A cache that is not in use is empty, but what cannot be purged is told all the same.
+        Ok(self.proxy.cache().purge(&what)? as u64)
+    }
+}
+
+fn backend(upstream: &Upstream, now_ns: u64) -> BackendFigures {
+    let endpoints = upstream.balancer.get_backends();
+    let endpoints = endpoints.iter().map(|peer| EndpointFigures {
+        address: address_text(peer.address()),
+        weight: peer.weight(),
+        draining: !peer.takes_new(),
+        requests: peer.requests(),
+        failures: peer.failures(),
+        in_flight: peer.in_flight(),
+        idle_connections: peer.pool.len(),
+        latency_us: peer.latency().as_micros().try_into().unwrap_or(u64::MAX),
+        ejected: peer.is_ejected(now_ns),
+        healthy: peer.is_healthy(),
+    });
+    BackendFigures {
+        backend: upstream.id().to_string(),
+        connections: upstream.connections(),
+        pending: upstream.pending(),
+        endpoints: endpoints.collect(),
+    }
+}
+
+pub(super) fn address_text(address: &EndpointAddress) -> String {
+    match address {
+        EndpointAddress::Socket(address) => address.to_string(),
+        EndpointAddress::Name(name, port) => format!("{name}:{port}"),
+    }
+}
+
+fn has_tls(proxy: &HttpProxy, host: &HostMatch) -> bool {
+    let Some(tls) = proxy.tls() else { return false };
+    match host {
+        HostMatch::Any => false,
+        HostMatch::Exact(host) => {
+            tls.store().find_own(host).is_some() || tls.passes_through(host).is_some()
+        }
+        // Any label will do where a wildcard is asked for.
+        HostMatch::Wildcard(suffix) => tls.store().find_own(&format!("*{suffix}")).is_some(),
+    }
+}
+
+fn target(id: &str, weight: u32, canary: bool) -> Target {
+    // `namespace/service:port`, and perhaps `~` with what tells manners of speaking apart.
+    let plain = id.split('~').next().unwrap_or(id);
+    let (namespace, rest) = plain.split_once('/').unwrap_or(("", plain));
+    let (service, port) = rest.rsplit_once(':').unwrap_or((rest, ""));
+    Target {
+        backend: id.to_owned(),
+        namespace: namespace.to_owned(),
+        service: service.to_owned(),
+        port: port.to_owned(),
+        weight,
+        canary,
+    }
+}
+
+fn route_info(compiled: &Compiled) -> RouteInfo {
+    let route = &compiled.route;
+    let policy = &route.policy;
+    let host = match &route.host {
+        HostMatch::Any => "*".to_owned(),
+        HostMatch::Exact(host) => host.to_string(),
+        HostMatch::Wildcard(suffix) => format!("*{suffix}"),
+    };
+    let (path, path_kind) = match &route.path {
+        PathMatch::Exact(path) => (path, PathKind::Exact),
+        PathMatch::Prefix(path) => (path, PathKind::Prefix),
+        PathMatch::Regex(path) => (path, PathKind::Regex),
+    };
+    let (action, mut targets, paused) = match &route.action {
+        Action::Forward(all) => {
+            let targets: Vec<Target> =
+                all.iter().map(|own| target(own.backend.as_str(), own.weight, false)).collect();
+            (ActionKind::Forward, targets, false)
+        }
+        Action::Redirect(_) => (ActionKind::Redirect, Vec::new(), false),
+        Action::Respond(fixed) => (ActionKind::Respond, Vec::new(), fixed.status == 503),
+    };
+    let canaries = policy.canary.iter();
+    targets.extend(canaries.map(|rule| target(rule.backend.as_str(), rule.weight, true)));
+    let (namespace, name) = route.age.name.split_once('/').unwrap_or(("", &route.age.name));
+    RouteInfo {
+        id: route.id.to_string(),
+        host,
+        path: path.to_string(),
+        path_kind,
+        namespace: namespace.to_owned(),
+        ingress: name.to_owned(),
+        action,
+        targets,
+        tls: false,
+        tls_redirect: policy.tls_redirect != TlsRedirect::Off,
+        cache: policy.cache.is_some(),
+        compress: policy.compress.enabled,
+        auth: !policy.auth.is_empty() || policy.client_tls.is_some(),
+        paused,
+        warnings: 0,
+    }
+}
