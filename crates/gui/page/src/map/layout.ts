@@ -108,10 +108,11 @@ function cmp(a: string, b: string): number {
 }
 
 function ends(edges: Edge[] | undefined, side: 'from' | 'to', kind: VertexKind, byId: Map<string, Vertex>, placed: Map<string, Placed>): Vertex[] {
-  return (edges ?? []).flatMap((edge) => {
+  const found = (edges ?? []).flatMap((edge) => {
     const vertex = byId.get(edge[side]);
     return vertex && vertex.kind === kind && !placed.has(vertex.id) ? [vertex] : [];
   });
+  return found.sort((a, b) => Number(a.id.startsWith(MORE)) - Number(b.id.startsWith(MORE)) || cmp(a.label, b.label) || cmp(a.id, b.id));
 }
 
 function stack(vertices: Vertex[], centre: number, put: (vertex: Vertex, row: number) => void): void {

@@ -42,7 +42,7 @@ const COLUMNS: Column<Event>[] = [
     cell: (e) => (SERVICE_KINDS.has(e.kind) && e.change !== 'removed'
       ? <a href={to('services', [e.object.namespace, e.object.name])}>{text(e.object)}</a>
       : text(e.object)),
-    class: 'break',
+    class: 'nowrap',
   },
   { key: 'summary', head: 'What changed', cell: (e) => <span class="break">{e.summary}</span>, class: 'wide' },
   { key: 'programmed', head: 'In the kernel after', num: true, cell: (e) => <Programmed event={e} /> },
