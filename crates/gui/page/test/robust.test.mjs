@@ -2,11 +2,13 @@
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { assert, test, until } from './harness.mjs';
-import { ingress, nodes, put, service, slice, Telaio } from './cluster.mjs';
+import { assert, equal, test, until } from './harness.mjs';
+import { ask, ingress, nodes, put, service, slice, Telaio } from './cluster.mjs';
 import { tokenOf } from './token.mjs';
+import { HOSTS } from './world.mjs';
 
 const MANY = 1000;
+const STREAMS = 100;
 /** Generous: a loaded machine with two cores and no graphics passes; a page that hangs does not. */
 const INTERACTIVE_MS_MAX = 6000;
 const FRAME_P95_MS_MAX = 120;
@@ -26,6 +28,45 @@ test('when the agent is away the page says so, keeps what it has with its age, a
   await page.locator('.banner').waitFor({ state: 'detached' });
   await page.locator('.view-head .live', { hasText: 'Live' }).waitFor();
 }, { allow: [/ERR_/, /Failed to fetch/, /401|429|50\d/] });
+
+/** Requests a second that one client gets through, and how long the slowest of 100 take. */
+async function pace(port, host, path, spanMs) {
+  const times = [];
+  const end = Date.now() + spanMs;
+  while (Date.now() < end) {
+    const start = performance.now();
+    await ask(port, host, path);
+    times.push(performance.now() - start);
+  }
+  times.sort((a, b) => a - b);
+  return { p50: times[times.length >> 1], p99: times[Math.floor(times.length * 0.99)], count: times.length };
+}
+
+test('a hundred open streams cost the proxy little', async ({ base, token, ports }) => {
+  await pace(ports.http, HOSTS.shop, '/', 1000);
+  const alone = await pace(ports.http, HOSTS.shop, '/', 3000);
+  const gone = new AbortController();
+  const streams = [];
+  for (let i = 0; i < STREAMS; i += 1) {
+    const response = await fetch(`${base}api/v1/events/stream`, { headers: { Authorization: `Bearer ${token}` }, signal: gone.signal });
+    equal(response.status, 200, `stream ${i}`);
+    const reader = response.body.getReader();
+    const stream = { heard: 0 };
+    streams.push(stream);
+    void (async () => {
+      for (;;) {
+        const { done } = await reader.read();
+        if (done) return;
+        stream.heard += 1;
+      }
+    })().catch(() => undefined);
+  }
+  await until('every stream hears something', () => streams.every((one) => one.heard > 1));
+  const watched = await pace(ports.http, HOSTS.shop, '/', 3000);
+  gone.abort();
+  console.log(`     requests: p50 ${alone.p50.toFixed(2)} ms, p99 ${alone.p99.toFixed(2)} ms; with ${STREAMS} streams p50 ${watched.p50.toFixed(2)} ms, p99 ${watched.p99.toFixed(2)} ms`);
+  assert(watched.p50 < alone.p50 * 2 + 1, `the median went from ${alone.p50} to ${watched.p50} ms`);
+});
 
 /** Times between frames while `pane` scrolls by `step` before each: the median, and what 95 of 100 stay below. */
 async function frames(page, pane, step) {

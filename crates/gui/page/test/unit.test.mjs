@@ -67,7 +67,7 @@ unit('nothing on the map stands on anything else, however the map is ordered', (
     }
   }
   for (let n = 0; n < 3; n += 1) vertices.push(vertex(`node:${n}`, 'node'));
-  const shape = (laid) => JSON.stringify([...laid.placed].map(([id, at]) => [id, at.column, at.row]).sort());
+  const shape = (laid) => JSON.stringify([...laid.placed].map(([id, at]) => [id, at.column, at.row.toFixed(2)]).sort());
   const laid = layout.layOut({ vertices, edges }, new Set());
   for (const kind of laid.columns) {
     const rows = [...laid.placed.values()].filter((at) => layout.columnOf(at.vertex.kind) === kind).map((at) => at.row).sort((a, b) => a - b);
