@@ -184,8 +184,9 @@ pub(crate) fn npm_packages(place: &Path) -> Result<()> {
     if fs::read(&done).is_ok_and(|there| there == lock) {
         return Ok(());
     }
-    // Nothing that the packages bring along is run while they are installed.
-    let npm = ["ci", "--no-audit", "--no-fund", "--ignore-scripts"];
+    // Nothing that the packages bring along is run while they are installed. Not `npm ci`, which wants
+    // packages for other systems in the file, also where the registry has none.
+    let npm = ["install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts"];
     if !program("npm").args(npm).within(place).run()? {
         bail!("npm could not install the packages of {}", place.display());
     }

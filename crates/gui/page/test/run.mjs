@@ -38,6 +38,8 @@ try {
     console.log(`${counts.passed} passed, ${counts.failed} failed`);
     if (!counts.passed) failed = 1;
   }
+} catch (error) {
+  console.log(`${error.stack ?? error}\n0 passed, 1 failed`);
 } finally {
   await browser.stop();
   await shop.stop().catch((error) => {
