@@ -119,7 +119,7 @@ test('on a phone no view scrolls sideways, and the menu opens and closes', async
   await menu.click();
   await page.getByRole('link', { name: 'Routes' }).click();
   await page.locator('h1', { hasText: 'Routes' }).waitFor();
-  equal(await menu.getAttribute('aria-expanded'), 'false', 'the menu after a choice');
+  await until('the menu closes after a choice', async () => (await menu.getAttribute('aria-expanded')) === 'false');
 });
 
 test('on a wide screen the views use the room', async ({ open }) => {
