@@ -1,7 +1,7 @@
 // What people decided, and who did what.
 import { useState } from 'preact/hooks';
 import * as asks from '../asks';
-import { ago, duration, moment } from '../format';
+import { ago, duration, moment, sentence } from '../format';
 import { now, skewMs } from '../live';
 import { ActButton, mayAct, takeBack } from '../manage';
 import { to } from '../route';
@@ -106,7 +106,7 @@ const AUDIT: Column<AuditEntry>[] = [
     head: 'What',
     cell: (a) => (
       <span class="two-lines">
-        <span class="break">{a.summary}</span>
+        <span class="break">{sentence(a.summary)}</span>
         {(a.reason || a.error) && <span class="small muted break">{a.error ?? a.reason}</span>}
       </span>
     ),
