@@ -12,7 +12,7 @@ const EVENTS_KEPT_MAX = 500;
 const RECENT_KEPT_MAX = 900;
 const BACK_OFF_MS = [500, 1000, 2000, 4000, 8000, 15_000];
 /** A stream that is silent for so long is dead. */
-const SILENCE_MS_MAX = 15_000;
+const SILENCE_MS_MAX = 20_000;
 /** Lists are read again at most so often, however much changes. */
 const REREAD_MS = 400;
 

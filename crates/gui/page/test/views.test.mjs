@@ -140,6 +140,12 @@ test('the map leads from host to node and opens what is clicked', async ({ open 
   await page.open('map');
   for (const kind of ['host', 'route', 'service', 'endpoint', 'node']) await page.locator(`.vertex.k-${kind}`).first().waitFor();
   await until('an edge carries traffic', async () => (await page.locator('path.edge.busy').count()) > 0);
+  await page.locator('.vertex.k-service').first().focus();
+  await page.keyboard.press('ArrowRight');
+  await until('the arrow leads to an endpoint', () => page.evaluate(() => document.activeElement?.classList.contains('k-endpoint')));
+  await page.keyboard.press('ArrowLeft');
+  await page.keyboard.press('ArrowDown');
+  await until('and back, and down', () => page.evaluate(() => document.activeElement?.classList.contains('k-service')));
   await page.getByLabel('Search the map').fill('orders');
   await until('others are gone', async () => (await page.locator('.vertex.k-service').count()) === 1);
   await page.locator('.vertex.k-service').click();

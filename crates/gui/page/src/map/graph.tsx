@@ -77,7 +77,7 @@ export function Graph({ layout, chosen, onChoose, onOpen }: Props) {
   const seen = useEdges(layout, from, to);
 
   return (
-    <div class="map-pane" ref={pane} role="group" aria-label="Traffic map" tabIndex={0}>
+    <div class="map-pane" ref={pane} role="group" aria-label="Traffic map" tabIndex={0} onKeyDown={(e) => step(e, layout)}>
       <div class="map-inner" style={{ width: `${width}px`, height: `${height + HEAD_H}px` }}>
         <div class="map-heads" aria-hidden="true" style={{ width: `${width}px` }}>
           {layout.columns.map((kind, i) => <span key={kind} style={{ left: `${left(i)}px` }}>{TITLES[kind]}</span>)}
@@ -150,6 +150,28 @@ function Box({ vertex, x, y, w, state, onChoose, onOpen }: { vertex: Vertex; x: 
       <span class="sr">{`, ${describe(vertex)}`}</span>
     </button>
   );
+}
+
+/** Arrow keys go along the edges, and up and down within a column. */
+function step(event: KeyboardEvent & { currentTarget: HTMLElement }, layout: Layout): void {
+  const at = event.target instanceof HTMLElement ? event.target.dataset['id'] : undefined;
+  const here = at == null ? null : (event.target as HTMLElement);
+  if (at == null || !here || !event.key.startsWith('Arrow')) return;
+  const y = (box: Element) => box.getBoundingClientRect().top;
+  const boxes = [...event.currentTarget.querySelectorAll<HTMLElement>('.vertex')];
+  const along = event.key === 'ArrowRight' || event.key === 'ArrowLeft';
+  const wanted = new Set(layout.edges.flatMap((edge) => {
+    if (event.key === 'ArrowRight' && edge.from === at) return [edge.to];
+    return event.key === 'ArrowLeft' && edge.to === at ? [edge.from] : [];
+  }));
+  const down = event.key === 'ArrowDown' ? 1 : -1;
+  const found = boxes.filter((box) => (along
+    ? wanted.has(box.dataset['id'] ?? '')
+    : box.style.left === here.style.left && (y(box) - y(here)) * down > 1));
+  found.sort((a, b) => Math.abs(y(a) - y(here)) - Math.abs(y(b) - y(here)));
+  if (!found[0]) return;
+  event.preventDefault();
+  found[0].focus();
 }
 
 export function describe(vertex: Vertex): string {
