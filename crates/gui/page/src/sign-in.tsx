@@ -52,7 +52,7 @@ export function SignIn() {
           </span>
         </div>
         <button type="submit" class="btn primary" disabled={busy}>{busy ? 'Signing in…' : 'Sign in'}</button>
-        <p class="small">It is also in the file <code>admin-token</code> of the agent’s state directory.</p>
+        <p class="small">It is also in the file <code>admin.token</code> of the agent’s state directory.</p>
       </form>
     </main>
   );

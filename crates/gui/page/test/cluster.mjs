@@ -3,7 +3,8 @@
 // It runs in a network namespace of its own, so addresses and ports are ours.
 import { spawn, execFileSync } from 'node:child_process';
 import { createServer, request, Agent } from 'node:http';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { randomBytes } from 'node:crypto';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { until } from './harness.mjs';
@@ -174,6 +175,14 @@ export function ask(port, host, path) {
 export class Telaio {
   constructor(binary, manifests, state, ports, extra = []) {
     Object.assign(this, { binary, manifests, state, ports, extra, log: '' });
+    mkdirSync(state, { recursive: true });
+    const token = (name) => {
+      const text = randomBytes(32).toString('hex');
+      writeFileSync(join(state, name), text, { mode: 0o600 });
+      return text;
+    };
+    this.token = token('test-admin.token');
+    this.readToken = token('test-read.token');
   }
 
   get base() {
@@ -185,7 +194,8 @@ export class Telaio {
     this.child = spawn(this.binary, [
       'run', '--source', `dir:${this.manifests}`, '--node', 'loom-a', '--planes', 'services,ingress', '--state-dir', this.state,
       '--http-listen', `127.0.0.1:${http}`, '--https-listen', `127.0.0.1:${https}`, '--admin-listen', `127.0.0.1:${admin}`,
-      '--metrics-bind-address', `127.0.0.1:${metrics}`, '--healthz-bind-address', `127.0.0.1:${healthz}`, ...this.extra,
+      '--metrics-bind-address', `127.0.0.1:${metrics}`, '--healthz-bind-address', `127.0.0.1:${healthz}`,
+      '--admin-token-file', join(this.state, 'test-admin.token'), '--admin-read-token-file', join(this.state, 'test-read.token'), ...this.extra,
     ], { stdio: ['ignore', 'pipe', 'pipe'] });
     const keep = (piece) => {
       this.log = (this.log + piece).slice(-200_000);

@@ -4,7 +4,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { assert, equal, test, until } from './harness.mjs';
 import { ask, ingress, nodes, put, service, slice, Telaio } from './cluster.mjs';
-import { tokenOf } from './token.mjs';
 import { HOSTS } from './world.mjs';
 
 const MANY = 1000;
@@ -104,8 +103,7 @@ test(`${MANY} services stay usable`, async ({ open, telaio }) => {
   const many = new Telaio(telaio.binary, manifests, join(place, 'state'), ports, ['--backend', 'view']);
   try {
     await many.start();
-    const { token } = await tokenOf(many);
-    const page = await open({ base: many.base, token });
+    const page = await open({ base: many.base, token: many.token });
     const start = Date.now();
     await page.open('services');
     await page.getByText('1,000 services').first().waitFor();

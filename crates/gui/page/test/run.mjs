@@ -9,7 +9,6 @@ import { parseArgs } from 'node:util';
 import { prepareNetwork } from './cluster.mjs';
 import { Browser, runAll } from './harness.mjs';
 import { takeScreens } from './screens.mjs';
-import { tokenOf } from './token.mjs';
 import { build } from './world.mjs';
 import './unit.test.mjs';
 import './views.test.mjs';
@@ -26,8 +25,8 @@ const shop = await build(given.binary, { perSecond: given.screens ? 160 : 60 });
 const browser = await Browser.start();
 let failed = 1;
 try {
-  const tokens = await tokenOf(shop.telaio);
-  const world = { ...shop, ...tokens, browser, failures: given.failures };
+  const { token, readToken } = shop.telaio;
+  const world = { ...shop, token, readToken, browser, failures: given.failures };
   if (given.screens) {
     await takeScreens(world, given.screens);
     failed = 0;
