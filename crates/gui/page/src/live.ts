@@ -29,6 +29,8 @@ export const overview = signal<Overview | null>(null);
 export const history = signal<History | null>(null);
 /** The newest events, newest first. */
 export const fresh = signal<Event[]>([]);
+/** How long events took to the kernel, by their ids. */
+export const reached = signal<ReadonlyMap<number, number>>(new Map());
 /** Grows when objects changed: lists read themselves again. */
 export const revision = signal(0);
 /** Grows when overrides changed or somebody acted. */
@@ -213,8 +215,14 @@ function change(said: Changes): void {
 }
 
 function programmed(said: { id: number; programmed_ms: number }[]): void {
-  const times = new Map(said.map((one) => [one.id, one.programmed_ms]));
-  fresh.value = fresh.value.map((event) => (times.has(event.id) ? { ...event, programmed_ms: times.get(event.id) ?? null } : event));
+  // May come before the event itself, and for events that a view has read by itself.
+  const times = new Map(reached.value);
+  for (const one of said) times.set(one.id, one.programmed_ms);
+  for (const id of times.keys()) {
+    if (times.size <= EVENTS_KEPT_MAX) break;
+    times.delete(id);
+  }
+  reached.value = times;
 }
 
 function health(said: HealthChange): void {

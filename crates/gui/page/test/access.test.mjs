@@ -95,7 +95,7 @@ test('the keyboard alone signs in, finds a service, and drains and enables a bac
     return (await focused()).trim() === 'BUTTON  Drain';
   });
   await press('Enter');
-  await page.locator('tr', { hasText: address }).getByText('Drained').waitFor();
+  await page.getByRole('region', { name: 'Endpoints' }).locator('tr', { hasText: address }).getByText('Drained').waitFor();
   await tabTo(`Enable ${address}`);
   await press('Enter');
   await page.locator('dialog .impact').waitFor();
@@ -105,7 +105,7 @@ test('the keyboard alone signs in, finds a service, and drains and enables a bac
     return (await focused()).trim() === 'BUTTON  Enable';
   });
   await press('Enter');
-  await page.locator('tr', { hasText: address }).getByText('Ready', { exact: true }).waitFor();
+  await page.getByRole('region', { name: 'Endpoints' }).locator('tr', { hasText: address }).getByText('Ready', { exact: true }).waitFor();
 });
 
 test('on a phone no view scrolls sideways, and the menu opens and closes', async ({ open }) => {

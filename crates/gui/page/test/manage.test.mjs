@@ -12,12 +12,17 @@ async function share(backends, ports, host, path, requests = 60) {
   return backends.map((one, i) => one.hits - before[i]);
 }
 
+/** The row of an endpoint on its service's page. */
+function endpointRow(page, address) {
+  return page.getByRole('region', { name: 'Endpoints' }).locator('tr', { hasText: address });
+}
+
 /** Fills in the dialog that is open, and confirms. */
 async function confirm(page, verb, { reason = '', fill = {}, span = null } = {}) {
   const dialog = page.locator('dialog');
   await dialog.waitFor();
   for (const [label, value] of Object.entries(fill)) await dialog.getByLabel(label).fill(value);
-  if (span) await dialog.getByText(span, { exact: true }).click();
+  if (span) await dialog.getByRole('radio', { name: span }).check();
   if (reason) await dialog.getByLabel(/Reason/).fill(reason);
   await dialog.getByText('What it touches').waitFor();
   const button = dialog.getByRole('button', { name: verb, exact: true });
@@ -33,16 +38,15 @@ test('draining a backend moves its traffic, and undo brings it back', async ({ o
   const target = all[1];
   const page = await open();
   await page.open(ORDERS);
-  const row = page.locator('tr', { hasText: target.address });
-  const before = await share(all, ports, HOSTS.shop, '/api/orders');
-  assert(before[1] > 0, `before, all backends get requests: ${before}`);
+  const row = endpointRow(page, target.address);
+  await until('before, it gets requests', async () => (await share(all, ports, HOSTS.shop, '/api/orders'))[1] > 0);
   await row.getByRole('button', { name: `Drain ${target.address}` }).click();
   const said = await confirm(page, 'Drain', { reason: 'disk is full', span: '8 hours' });
   assert(said.includes(target.address), `the dialog says what it touches: ${said}`);
   await row.getByText('Drained').waitFor();
   await until('no request goes there any more', async () => (await share(all, ports, HOSTS.shop, '/api/orders'))[1] === 0);
   const moved = await share(all, ports, HOSTS.shop, '/api/orders');
-  assert(moved[0] > 0 && moved[2] > 0 && moved[1] === 0, `the others get them: ${moved}`);
+  assert(moved[0] + moved[2] >= 60 && moved[1] === 0, `the others get them: ${moved}`);
   await page.getByRole('heading', { name: 'Decided by people' }).waitFor();
   const decided = await page.locator('section.card', { hasText: 'Decided by people' }).innerText();
   assert(decided.includes('disk is full') && /7 h \d\d min left/.test(decided), `who, why and until when: ${decided}`);
@@ -58,7 +62,7 @@ test('a weight moves traffic in proportion', async ({ open, backends, ports }) =
   const all = backends.get('search/index');
   const page = await open();
   await page.open('services/search/index');
-  const row = page.locator('tr', { hasText: all[0].address });
+  const row = endpointRow(page, all[0].address);
   await row.getByRole('button', { name: `Weight of ${all[0].address}` }).click();
   const dialog = page.locator('dialog');
   await dialog.getByLabel('Weight').fill('many');
@@ -69,8 +73,10 @@ test('a weight moves traffic in proportion', async ({ open, backends, ports }) =
     const hits = await share(all, ports, HOSTS.search, '/', 100);
     return hits[0] > hits[1] + hits[2];
   });
+  const weight = () => row.locator('.weight').innerText();
+  await until('the page shows the weight', async () => (await weight()) === '18');
   await page.locator('.toast').getByRole('button', { name: 'Undo' }).click();
-  await until('its weight is 1 again', async () => (await row.innerText()).split(/\s+/).includes('1') && !(await row.innerText()).includes('18'));
+  await until('its weight is 1 again', async () => (await weight()) === '1');
 });
 
 test('a backend added by hand serves, and removing it takes it away', async ({ open, backends, ports }) => {
@@ -79,10 +85,10 @@ test('a backend added by hand serves, and removing it takes it away', async ({ o
   await page.open('services/staging/frontend');
   await page.getByRole('button', { name: 'Add backend' }).click();
   await confirm(page, 'Add backend', { fill: { Address: extra.address, Port: '8080' } });
-  await page.locator('tr', { hasText: extra.address }).getByText('Added').waitFor();
+  await endpointRow(page, extra.address).getByText('Added').waitFor();
   await until('it gets requests', async () => (await share([extra], ports, HOSTS.staging, '/', 10))[0] > 0);
   await page.locator('.toast').getByRole('button', { name: 'Undo' }).click();
-  await page.locator('tr', { hasText: extra.address }).waitFor({ state: 'detached' });
+  await endpointRow(page, extra.address).waitFor({ state: 'detached' });
   await until('it gets none', async () => (await share([extra], ports, HOSTS.staging, '/', 10))[0] === 0);
   assert(backends.get('staging/frontend')[0].hits > 0, 'the first one still serves');
   extra.stop();
@@ -152,7 +158,8 @@ test('markup in annotations and reasons stays text', async ({ open, backends }) 
 test('a token that may only look sees why it cannot act', async ({ open, readToken }) => {
   const page = await open({ token: readToken });
   await page.open(ORDERS);
-  await page.getByRole('button', { name: /^Drain/ }).first().click();
+  // It can be pressed, and then says why nothing happens.
+  await page.getByRole('button', { name: /^Drain/ }).first().click({ force: true });
   await page.locator('.toast.err').waitFor();
   equal(await page.locator('dialog').count(), 0, 'dialogs');
 });

@@ -123,6 +123,7 @@ test(`${MANY} services stay usable`, async ({ open, telaio }) => {
     const drawn = await page.locator('.vertex').count();
     assert(drawn < 400, `${drawn} vertices are drawn at once`);
     const map = await frames(page, '.map-pane', 70);
+    await page.close();
     console.log(`     ${MANY} services: interactive after ${interactive} ms, search ${search} ms, frames of the list p50 ${list.p50.toFixed(1)} p95 ${list.p95.toFixed(1)} ms, of the map p50 ${map.p50.toFixed(1)} p95 ${map.p95.toFixed(1)} ms`);
     assert(interactive < INTERACTIVE_MS_MAX, `interactive only after ${interactive} ms`);
     assert(search < SEARCH_MS_MAX, `a search took ${search} ms`);

@@ -1,4 +1,6 @@
 // Signing in, the views, and what they show of a running agent.
+import { rmSync } from 'node:fs';
+import { join } from 'node:path';
 import { assert, equal, test, until } from './harness.mjs';
 import { ask, put, service, slice } from './cluster.mjs';
 import { HOSTS } from './world.mjs';
@@ -76,7 +78,7 @@ test('a service that a manifest adds appears without a reload, and goes with it'
   const row = page.locator('tr', { hasText: 'shop/fresh' }).filter({ hasText: 'Service' }).first();
   await row.waitFor();
   await until('the event says how long it took to the kernel', async () => /\d (µs|ms|s)\b/.test(await row.innerText()));
-  put(manifests, 'fresh.yaml', '');
+  rmSync(join(manifests, 'fresh.yaml'));
   await page.getByRole('link', { name: 'Services' }).click();
   await page.getByText('10.96.0.11').waitFor();
   await page.getByRole('link', { name: 'shop/fresh' }).waitFor({ state: 'detached' });
