@@ -111,8 +111,11 @@ function Dialog({ question }: { question: Ask }) {
 
   useEffect(() => {
     const opener = document.activeElement;
-    box.current?.showModal();
+    const dialog = box.current;
+    dialog?.showModal();
     return () => {
+      // While a dialog is open nothing else can take the focus.
+      dialog?.close();
       // Where the focus was, unless the action took that away.
       if (opener instanceof HTMLElement && opener.isConnected) opener.focus();
       else document.getElementById('main')?.focus();
@@ -137,7 +140,7 @@ function Dialog({ question }: { question: Ask }) {
   }, [wanted]);
 
   const close = () => {
-    asking.value = null;
+    if (asking.value === question) asking.value = null;
   };
   const confirm = async (event: Event) => {
     event.preventDefault();
