@@ -86,7 +86,11 @@ test('the keyboard alone signs in, finds a service, and drains and enables a bac
   await page.locator('dialog').waitFor();
   await press('Escape');
   await page.locator('dialog').waitFor({ state: 'detached' });
-  assert((await focused()).includes(`Drain ${address}`), `the focus comes back: ${await focused()}`);
+  await until('the focus comes back', async () => {
+    const at = await page.evaluate(() => `${document.activeElement?.outerHTML.slice(0, 200)} ${document.activeElement?.textContent}`);
+    assert((await focused()).includes(`Drain ${address}`), `it is on ${at}`);
+    return true;
+  }, 5000);
   await press('Enter');
   await page.locator('dialog .impact li').first().waitFor();
   await until('the focus stays within the dialog', async () => {
