@@ -6,7 +6,7 @@ import { show, VIEWS } from './views.test.mjs';
 
 const PHONE = [390, 844];
 /** So that charts have something to show. */
-const WARM_UP_S = 100;
+const WARM_UP_S = 60;
 
 const NAMES = ['overview', 'map', 'services', 'service', 'routes', 'certificates', 'pods', null, 'trace', 'events', 'overrides'];
 
@@ -31,8 +31,8 @@ export async function takeScreens(world, directory) {
   await shoot(page, 'drain');
   await dialog.getByRole('button', { name: 'Drain', exact: true }).click();
   await dialog.waitFor({ state: 'detached' });
-  await page.getByText('Drained').waitFor();
-  await page.waitForTimeout(21_000);
+  await page.getByText('Drained', { exact: true }).waitFor();
+  await page.getByRole('button', { name: 'Close message' }).click();
   for (const [i, view] of VIEWS.entries()) {
     if (!NAMES[i]) continue;
     await show(page, view);
