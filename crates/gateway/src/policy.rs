@@ -243,6 +243,7 @@ fn auth(compiler: &mut Compiler<'_>, options: &Options) -> Vec<Auth> {
             set_headers,
             always_set_cookie: forward.always_set_cookie,
             cache: forward.cache_duration.filter(|_| cached).unwrap_or_default(),
+            cache_key: forward.cache_key.clone(),
             timeout: AUTH_TIMEOUT,
         }));
     }

@@ -5,6 +5,7 @@
 //! [`HttpProxy::forward_request`], which speaks heads and bodies.
 
 pub(crate) mod attempts;
+mod believe;
 mod cached;
 pub mod decide;
 mod error_page;
