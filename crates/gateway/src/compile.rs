@@ -9,15 +9,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
+use std::time::{Duration, UNIX_EPOCH};
 
-use telaio_http_proxy::head::target::{TargetError, route_path};
 use telaio_http_proxy::table::{
-    Action, Age, BackendId, CanaryRule, HostMatch, PathMatch, Policy, Redirect, Rewrite,
+    Action, Age, BackendId, CanaryRule, Fixed, HostMatch, PathMatch, Policy, Redirect, Rewrite,
     TlsRedirect, WeightedBackend,
 };
 use telaio_model::{
-    AuthSecret, ConfigMap, Ingress, IngressBackend, IngressPath, ObjectKey, PathType, PortRef,
-    TlsSecret,
+    AuthSecret, ConfigMap, Ingress, IngressBackend, IngressPath, ObjectKey, Override,
+    OverrideAction, OverrideTarget, PathType, PortRef, TlsSecret,
 };
 
 use crate::annotations::{Annotations, Options, Outcome, RedirectOption, values};
@@ -25,6 +25,7 @@ use crate::backends::{BackendSpec, Manner};
 use crate::certificates;
 use crate::claims::{Claim, Place, Rank, Reading};
 use crate::listener::ServiceNews;
+use crate::paths::{literal, other_reading, regex_pattern};
 use crate::policy;
 use crate::warning::{Reason, Warning};
 
@@ -41,6 +42,8 @@ pub struct Cluster {
     pub auth: BTreeMap<ObjectKey, Arc<AuthSecret>>,
     /// ConfigMaps.
     pub maps: BTreeMap<ObjectKey, Arc<ConfigMap>>,
+    /// What somebody decided about an Ingress's routes, by Ingress and name.
+    pub pauses: BTreeMap<ObjectKey, BTreeMap<ObjectKey, Arc<Override>>>,
 }
 
 impl Cluster {
@@ -67,6 +70,8 @@ pub enum Need {
     Secret(ObjectKey),
     /// A ConfigMap.
     ConfigMap(ObjectKey),
+    /// What was decided about the routes of an Ingress.
+    Pauses(ObjectKey),
 }
 
 /// A host, or none in particular, and the secret that has its certificate.
@@ -106,6 +111,7 @@ pub fn compile(ingress: &Ingress, cluster: &Cluster) -> Compiled {
         manner: Arc::default(),
         compiled: Compiled { age: age(ingress, 0), ..Compiled::default() },
     };
+    compiler.need(Need::Pauses(ingress.meta.key.clone()));
     compiler.note_findings(&annotations);
     let (tls, unverified) = policy::upstream_tls(&mut compiler, &annotations.options);
     compiler.manner = Arc::new(Manner::new(&annotations.options, tls));
@@ -313,7 +319,8 @@ impl<'a> Compiler<'a> {
         if let Some(redirect) = redirect(options) {
             action = Action::Redirect(redirect);
         }
-        if options.ssl_passthrough && &*path.path == "/" {
+        let is_paused = self.pause_of(host, &matched).is_some();
+        if options.ssl_passthrough && &*path.path == "/" && !is_paused {
             self.claim_passthrough(host, &backend);
         }
         let canary = options.canary.on.then(|| policy::canary(options, backend));
@@ -373,6 +380,10 @@ impl<'a> Compiler<'a> {
         policy: &Arc<Policy>,
         canary: Option<CanaryRule>,
     ) {
+        let action = match self.pause_of(&place.host, &place.path) {
+            Some(pause) => maintenance(pause),
+            None => action,
+        };
         self.compiled.claims.push(Arc::new(Claim {
             place,
             rank,
@@ -384,6 +395,27 @@ impl<'a> Compiler<'a> {
             canary,
             reading: Reading::Only,
         }));
+    }
+
+    /// Somebody's decision to pause what has this host and path.
+    fn pause_of(&self, host: &HostMatch, path: &PathMatch) -> Option<&'a Override> {
+        let (PathMatch::Exact(text) | PathMatch::Prefix(text) | PathMatch::Regex(text)) = path;
+        let pauses = self.cluster.pauses.get(self.key())?;
+        let is_meant = |pause: &&Arc<Override>| match &pause.target {
+            OverrideTarget::Routes { host: only_host, path: only_path } => {
+                let named = |name: &Arc<str>| match &**name {
+                    "" | "*" => *host == HostMatch::Any,
+                    name => *host == host_match(name),
+                };
+                // A path that is read as an expression is still named as the Ingress has it.
+                let is_path = |path: &Arc<str>| {
+                    path == text || text.strip_prefix("(?i)^").is_some_and(|it| it == &**path)
+                };
+                only_host.as_ref().is_none_or(named) && only_path.as_ref().is_none_or(is_path)
+            }
+            _ => false,
+        };
+        pauses.values().find(is_meant).map(|pause| &**pause)
     }
 
     fn claim_passthrough(&mut self, host: &HostMatch, backend: &BackendId) {
@@ -466,34 +498,32 @@ impl<'a> Compiler<'a> {
     }
 }
 
-fn regex_pattern(path: &str) -> String {
-    format!("(?i)^{path}")
-}
-
-/// How a path is compared that is no regular expression. A slash at the end of a prefix makes no
-/// difference, so that two Ingresses that differ in it want the same.
-fn literal(path: &IngressPath) -> Result<PathMatch, TargetError> {
-    let text = route_path(&path.path)?;
-    Ok(match path.path_type {
-        PathType::Exact => PathMatch::Exact(text.into()),
-        PathType::Prefix | PathType::ImplementationSpecific => match text.trim_end_matches('/') {
-            "" => PathMatch::Prefix("/".into()),
-            bare => PathMatch::Prefix(bare.into()),
-        },
+/// What clients get of a paused route. It says nothing of who decided, or why: they are strangers.
+fn maintenance(pause: &Override) -> Action {
+    let seconds = match pause.action {
+        OverrideAction::Pause { retry_after_s } => retry_after_s,
+        _ => 0,
+    };
+    // A pause that ends says when: the table has no clock.
+    let end = pause.until_s.and_then(|until| u64::try_from(until).ok());
+    let retry_after = match end {
+        Some(end) => httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(end)),
+        None => seconds.to_string(),
+    };
+    Action::Respond(Fixed {
+        status: 503,
+        content_type: "text/html; charset=utf-8".into(),
+        body: MAINTENANCE.into(),
+        retry_after: Some(retry_after.into()),
     })
 }
 
-/// The other way to read a path: a prefix as a regular expression, or the reverse.
-fn other_reading(path: &IngressPath, matched: &PathMatch) -> Option<PathMatch> {
-    match matched {
-        PathMatch::Exact(_) => None,
-        PathMatch::Regex(_) => literal(path).ok(),
-        PathMatch::Prefix(_) => {
-            let pattern = regex_pattern(&path.path);
-            values::regex(&pattern).ok().map(|_| PathMatch::Regex(pattern.into()))
-        }
-    }
-}
+/// The page of a paused route.
+const MAINTENANCE: &str = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+    <meta name=\"viewport\" content=\"width=device-width\"><title>Paused for maintenance</title></head>\n\
+    <body><h1>Paused for maintenance</h1>\n\
+    <p>The people who run this site have paused it. Nothing is wrong with your request; \
+    please try again later.</p></body></html>\n";
 
 /// The one copy of a policy that asks for nothing in particular: most Ingresses have it.
 fn shared(policy: Policy) -> Arc<Policy> {
