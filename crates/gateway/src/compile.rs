@@ -528,7 +528,9 @@ const MAINTENANCE: &str = "<!doctype html>\n<html lang=\"en\"><head><meta charse
 /// The one copy of a policy that asks for nothing in particular: most Ingresses have it.
 fn shared(policy: Policy) -> Arc<Policy> {
     static PLAIN: LazyLock<[Arc<Policy>; 2]> = LazyLock::new(|| {
-        let with = |tls_redirect| Arc::new(Policy { tls_redirect, ..Policy::default() });
+        let body_bytes_max = Some(policy::BODY_BYTES_MAX);
+        let with =
+            |tls_redirect| Arc::new(Policy { tls_redirect, body_bytes_max, ..Policy::default() });
         [with(TlsRedirect::Off), with(TlsRedirect::On(308))]
     });
     match PLAIN.iter().find(|plain| ***plain == policy) {

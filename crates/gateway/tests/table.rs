@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use support::{World, annotated, ingress, meets, objects, service, services};
+use support::{World, annotated, annotated_world, ingress, meets, objects, service, services};
 use telaio_http_proxy::table::{
     Action, Auth, Balance, EndpointAddress, EndpointState, HeaderEdit, Rewrite, Route, TlsRedirect,
     UpstreamProtocol, UpstreamTls,
@@ -21,11 +21,6 @@ struct Case {
     name: String,
     objects: String,
     requests: BTreeMap<String, String>,
-}
-
-async fn annotated_world(pairs: &[(&str, &str)], extra: &str) -> World {
-    let text = services() + &ingress("web", "a.example.com", "/", "one", &annotated(pairs)) + extra;
-    World::of(&text).await
 }
 
 #[tokio::test]
@@ -372,7 +367,7 @@ async fn a_bad_annotation_is_a_warning_and_the_rest_goes_on() {
     .await;
     let route = world.only_route();
     assert_eq!(route.policy.timeouts.response_header.as_secs(), 7);
-    assert_eq!(route.policy.body_bytes_max, None);
+    assert_eq!(route.policy.body_bytes_max, Some(1 << 20), "as without it");
     assert!(route.policy.auth.is_empty());
     let warned = world.warned("shop/web");
     assert_eq!(warned.len(), 2);
