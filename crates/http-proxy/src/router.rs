@@ -25,6 +25,7 @@ use host::HostRoutes;
 use shards::Shards;
 
 use crate::head::RequestHead;
+use crate::head::target::matching_form;
 use crate::table::{BackendId, HostMatch, Route, RouteId, TableChange};
 use crate::upstream::Upstreams;
 
@@ -186,8 +187,9 @@ impl Router {
     pub fn find(&self, request: &RequestHead) -> Option<&Arc<Compiled>> {
         let host = request.host();
         let host = host.strip_suffix('.').unwrap_or(host);
+        let path = &*matching_form(request.path());
         if let Some(routes) = self.exact.get(host)
-            && let Some(found) = routes.find(request)
+            && let Some(found) = routes.find(request, path)
         {
             return Some(found);
         }
@@ -195,11 +197,11 @@ impl Router {
         if let Some(dot) = host.find('.')
             && dot > 0
             && let Some(routes) = self.wildcard.get(&host[dot..])
-            && let Some(found) = routes.find(request)
+            && let Some(found) = routes.find(request, path)
         {
             return Some(found);
         }
-        self.any.find(request)
+        self.any.find(request, path)
     }
 
     /// The first backend of the route that a request takes.

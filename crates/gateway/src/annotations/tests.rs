@@ -15,7 +15,7 @@ fn nginx(name: &str, value: &str) -> Annotations {
 
 /// Good and bad values of every annotation whose value matters.
 const VALUES: &[(&str, &[&str], &[&str])] = &[
-    ("rewrite-target", &["/", "/$2", "/a/$1/b"], &["x", "https://a", "/a?b=1", "/$x", "/$"]),
+    ("rewrite-target", &["/", "/$2", "/a/$1/b", "/a?b=$1"], &["x", "https://a", "/$x", "/$"]),
     ("use-regex", &["true", "false"], &["maybe"]),
     ("app-root", &["/app"], &["app", "/a b"]),
     ("server-alias", &["a.example.com,b.example.com", "*.example.com"], &["~^a", "a b", ""]),

@@ -75,9 +75,9 @@ impl HostRoutes {
         self.depth_max = self.prefix.keys().map(depth).max().unwrap_or(0);
     }
 
-    pub(super) fn find(&self, request: &RequestHead) -> Option<&Arc<Compiled>> {
+    /// The route of a request, whose path is given in its matching form.
+    pub(super) fn find(&self, request: &RequestHead, path: &str) -> Option<&Arc<Compiled>> {
         let fits = |compiled: &&Arc<Compiled>| compiled.holds(request);
-        let path = request.path();
         if !self.exact.is_empty()
             && let Some(found) = self.exact.get(path).and_then(|routes| routes.iter().find(fits))
         {

@@ -325,3 +325,39 @@ proptest! {
         prop_assert!(table.is_empty() && table.exact.len() == 0 && table.wildcard.len() == 0);
     }
 }
+
+#[test]
+fn doubled_slashes_and_needless_escapes_do_not_lead_past_a_route() {
+    let router = router(vec![
+        route("open", HostMatch::Any, prefix("/")),
+        route("guarded", HostMatch::Any, prefix("/admin")),
+        route("exact", HostMatch::Any, PathMatch::Exact("/a@b".into())),
+        route("regex", HostMatch::Any, PathMatch::Regex("/x/(.*)!".into())),
+    ]);
+    for path in ["/admin", "//admin", "///admin/x", "/admin//x"] {
+        assert_eq!(found(&router, "x", path), Some("guarded"), "{path}");
+    }
+    assert_eq!(found(&router, "x", "//a%40b"), Some("exact"));
+    assert_eq!(found(&router, "x", "//x//y%21"), Some("regex"));
+    assert_eq!(
+        found(&router, "x", "/%2Fadmin"),
+        Some("open"),
+        "an escaped slash separates nothing"
+    );
+}
+
+#[test]
+fn a_group_stays_one_value_of_a_query() {
+    let policy = Policy {
+        rewrite: Some(Rewrite::Regex {
+            pattern: "^/old/(.*)".into(),
+            replacement: "/new/$1?id=$1".into(),
+        }),
+        ..Policy::default()
+    };
+    let own = route("r", HostMatch::Any, PathMatch::Regex("/old/(.*)".into()));
+    let router = router(vec![Route { policy: Arc::new(policy), ..own }]);
+    let compiled = router.find(&request("x", "//old/7&admin=1+2")).expect("a route");
+    let wanted = "/new/7&admin=1+2?id=7%26admin=1%2B2";
+    assert_eq!(compiled.rewritten("//old/7&admin=1+2").as_deref(), Some(wanted));
+}
