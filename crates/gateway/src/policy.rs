@@ -27,6 +27,9 @@ const USERS_MAX: usize = 10_000;
 /// The most headers of one ConfigMap.
 const HEADERS_MAX: usize = 100;
 
+/// The largest body of a request unless said otherwise, as in ingress-nginx.
+const BODY_BYTES_MAX: u64 = 1 << 20;
+
 /// What cross-origin requests may do unless said otherwise, as in ingress-nginx.
 const CORS_METHODS: &[&str] = &["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"];
 const CORS_HEADERS: &[&str] = &[
@@ -49,7 +52,8 @@ pub(crate) fn policy(
 ) -> Policy {
     let mut policy = Policy {
         retry: retry(options),
-        body_bytes_max: options.body_bytes_max.filter(|bytes| *bytes > 0),
+        body_bytes_max: Some(options.body_bytes_max.unwrap_or(BODY_BYTES_MAX))
+            .filter(|bytes| *bytes > 0),
         upstream_host: options.upstream_vhost.clone(),
         forwarded_prefix: options.forwarded_prefix.clone(),
         cors: options.cors.on.then(|| cors(options)),
@@ -72,7 +76,7 @@ pub(crate) fn policy(
         policy.timeouts.idle = time;
     }
     if let Some(time) = options.send_timeout {
-        policy.timeouts.idle = policy.timeouts.idle.max(time);
+        policy.timeouts.send = time;
     }
     policy.timeouts.request = options.request_timeout.filter(|time| !time.is_zero());
     policy.auth = auth(compiler, options);

@@ -370,7 +370,7 @@ async fn a_bad_annotation_is_a_warning_and_the_rest_goes_on() {
     .await;
     let route = world.only_route();
     assert_eq!(route.policy.timeouts.response_header.as_secs(), 7);
-    assert_eq!(route.policy.body_bytes_max, None);
+    assert_eq!(route.policy.body_bytes_max, Some(1 << 20));
     assert!(route.policy.auth.is_empty());
     let warned = world.warned("shop/web");
     assert_eq!(warned.len(), 2);
