@@ -5,9 +5,12 @@
 //! [`HttpProxy::forward_request`], which speaks heads and bodies.
 
 pub(crate) mod attempts;
+mod believe;
 mod cached;
 pub mod decide;
+mod error_page;
 pub mod forward;
+mod mirrored;
 pub mod observe;
 pub mod settings;
 

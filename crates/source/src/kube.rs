@@ -33,6 +33,7 @@
 //! # Ok(()) }
 //! ```
 
+mod annotate;
 mod connect;
 mod health;
 mod kinds;
@@ -60,6 +61,7 @@ use kinds::WatchedKind;
 use watcher::{Update, Watcher};
 
 pub use ::kube::Client;
+pub use annotate::annotate_node;
 pub use connect::KubeError;
 pub use kinds::LABEL_CONFIG;
 pub use options::KubeOptions;

@@ -21,7 +21,7 @@ use super::guard::{Guard, Leaving};
 use super::incoming::{ClientBody, Rest};
 use super::tunnel::Tunnel;
 use super::upgrade::{self, Way};
-use crate::body::Body;
+use crate::body::{self, Body};
 use crate::error::{ErrorKind, ProxyError};
 use crate::h1::buffer::Buffer;
 use crate::h1::serve::Stop;
@@ -29,7 +29,7 @@ use crate::h1::timer::{Timer, after};
 use crate::h1::tunnel;
 use crate::head::{ClientInfo, Known, RequestHead, ResponseHead, Scheme};
 use crate::proxy::attempts::Attempts;
-use crate::proxy::{Decision, Forwarding, HttpProxy, Outcome};
+use crate::proxy::{Decision, HttpProxy, Outcome};
 use crate::reply::Reply;
 use crate::upstream::connect::Io;
 
@@ -40,6 +40,9 @@ const WINDOW_BYTES: u32 = 128 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// How much is held for a client that does not read, per stream.
 const SEND_BUFFER_BYTES: usize = 128 << 10;
+/// How much of a response's end is given to a client's stream without asking for its window: no more
+/// than the request's own memory, and it goes with the connection.
+const HELD_BYTES_MAX: usize = 4 << 10;
 /// Streams that are over and may still be spoken of.
 const RESET_STREAMS_MAX: usize = 64;
 /// How often a client may break our rules before it is sent away.
@@ -201,7 +204,7 @@ async fn answer(
     let begun = Instant::now();
     let (parts, receive) = request.into_parts();
     let proxy = &session.proxy;
-    let mut head = RequestHead::new();
+    let mut head = RequestHead::with_room();
     head.client.clone_from(&session.info);
     head.scheme = session.scheme;
     let websocket = convert::is_websocket(&parts);
@@ -217,6 +220,7 @@ async fn answer(
     let length = head.headers.get_known_str(Known::ContentLength);
     let length = length.and_then(|text| text.parse().ok());
     let (body, rest) = ClientBody::new(receive, length);
+    let mut now = Some(begun);
     let mut stream = Answering { respond, session, sent: None, body_bytes: 0 };
     if let Err(kind @ ErrorKind::BadRequest(_)) = read {
         // Malformed, as RFC 9113 has it: an error of the stream.
@@ -225,7 +229,7 @@ async fn answer(
         return None;
     }
     if let Err(kind) = read {
-        stream.reply(&head, Reply::error(kind, Some(&head))).await;
+        stream.refuse(&head, kind).await;
         observe_error(proxy, &head, kind, begun);
         return Some(rest);
     }
@@ -238,8 +242,9 @@ async fn answer(
     }
     let mut decision = proxy.decide(&mut head, length);
     if let Decision::Ask(asking) = decision {
-        let asked = stream.unless_reset(proxy.ask(asking, &mut head, length)).await;
-        let Some(asked) = asked else {
+        now = None;
+        let asked = Box::pin(proxy.ask(asking, &mut head, length));
+        let Some(asked) = stream.unless_reset(asked).await else {
             observe_error(proxy, &head, ErrorKind::ClientGone, begun);
             return None;
         };
@@ -247,15 +252,17 @@ async fn answer(
     }
     match decision {
         Decision::Forward(forwarding) => {
-            forward(&mut stream, &forwarding, &head, body, websocket, begun).await;
+            let mut state = Attempts::new(&forwarding, begun);
+            state.now = now;
+            forward(&mut stream, &head, body, websocket, state).await;
         }
         Decision::Reply(reply, route) => {
             let status = reply.head.status;
-            stream.reply(&head, reply).await;
+            Box::pin(stream.reply(&head, reply)).await;
             proxy.observe(&head, &Outcome::answered(status, route.as_deref(), begun));
         }
         Decision::Refuse(kind, route) => {
-            stream.reply(&head, Reply::error(kind, Some(&head))).await;
+            stream.refuse(&head, kind).await;
             proxy.observe(&head, &Outcome::refused(kind, route.as_deref(), begun));
         }
         Decision::Ask(_) => {}
@@ -279,23 +286,22 @@ fn ask_for_websocket(head: &mut RequestHead) {
 
 async fn forward(
     stream: &mut Answering<'_>,
-    forwarding: &Forwarding,
     head: &RequestHead,
     body: ClientBody,
     websocket: bool,
-    begun: Instant,
+    mut state: Attempts<'_>,
 ) {
     let proxy = &stream.session.proxy;
-    let mut state = Attempts::new(forwarding, begun);
-    let idle = forwarding.route.route.policy.timeouts.idle;
+    let idle = state.forwarding.route.route.policy.timeouts.idle;
     let (status, error) = if websocket {
-        open_websocket(stream, head, body, &mut state, idle).await
+        Box::pin(open_websocket(stream, head, body, &mut state, idle)).await
     } else {
-        let asked = proxy.forward(head, body.boxed_unsync(), &mut state);
+        let body = if body.is_end_stream() { body::empty() } else { body.boxed_unsync() };
+        let asked = proxy.forward(head, body, &mut state);
         match stream.unless_reset(asked).await {
             None => (ErrorKind::ClientGone.status(), Some(ErrorKind::ClientGone)),
             Some(Err(error)) => {
-                stream.reply(head, Reply::error(error.kind, Some(head))).await;
+                stream.refuse(head, error.kind).await;
                 (error.status(), Some(error.kind))
             }
             Some(Ok((response, body))) => {
@@ -318,7 +324,7 @@ async fn open_websocket(
     let opened = match stream.unless_reset(upgrade::open(head, state)).await {
         None => return (ErrorKind::ClientGone.status(), Some(ErrorKind::ClientGone)),
         Some(Err(error)) => {
-            stream.reply(head, Reply::error(error.kind, Some(head))).await;
+            stream.refuse(head, error.kind).await;
             return (error.status(), Some(error.kind));
         }
         Some(Ok(opened)) => opened,
@@ -371,6 +377,15 @@ impl Answering<'_> {
             Poll::Pending
         })
         .await
+    }
+
+    /// Says what is wrong. Boxed: it is seldom, and every request would have to have room for it.
+    fn refuse(
+        &mut self,
+        request: &RequestHead,
+        kind: ErrorKind,
+    ) -> Pin<Box<impl Future<Output = ()>>> {
+        Box::pin(self.reply(request, Reply::error(kind, Some(request))))
     }
 
     /// Answers by ourselves.
@@ -470,11 +485,12 @@ impl Answering<'_> {
     ) -> Result<(), ErrorKind> {
         let send = self.sent.as_mut().ok_or(ErrorKind::Internal("no stream"))?;
         self.body_bytes += data.len() as u64;
-        if data.is_empty() {
-            if end {
-                send.send_data(data, true).map_err(|_| ErrorKind::ClientGone)?;
-            }
+        if data.is_empty() && !end {
             return Ok(());
+        }
+        if end && data.len() <= HELD_BYTES_MAX {
+            // However small the client's window is, that much may wait for it.
+            return send.send_data(data, true).map_err(|_| ErrorKind::ClientGone);
         }
         let mut timer = Timer::new(after(Instant::now(), idle));
         while !data.is_empty() {

@@ -286,7 +286,7 @@ impl Agent {
         };
         let sink = backend_name.map(|name| set_up(name, context)).transpose()?;
         #[cfg(target_os = "linux")]
-        let (pods, sink) = with_pods(args, &node, state_dir, pacing, &monitor, sink)?;
+        let (pods, sink) = with_pods(args, &node, spec, state_dir, pacing, &monitor, sink).await?;
         let Some(sink) = sink else {
             return Err(CommandError::bad_input("--planes names no plane"));
         };
@@ -445,9 +445,10 @@ fn set_up(name: &'static str, context: BackendContext) -> Result<Box<dyn Sink>, 
 
 /// Starts the pods plane, if it was asked for, and lets it have its part of the view.
 #[cfg(target_os = "linux")]
-fn with_pods(
+async fn with_pods(
     args: &RunArgs,
     node: &str,
+    spec: &SourceSpec,
     state_dir: &StateDir,
     pacing: PacerConfig,
     monitor: &Monitor,
@@ -457,7 +458,14 @@ fn with_pods(
         return Ok((None, services));
     }
     let settings = args.pods.settings(node, state_dir.path(), pacing, !args.once);
-    let (pods, objects) = Pods::start(settings)?;
+    let client = match spec {
+        SourceSpec::Kube(kubeconfig) => {
+            let client = telaio_source::kube::client(kubeconfig.clone()).await;
+            Some(client.map_err(|error| CommandError::BadInput(error.into()))?)
+        }
+        SourceSpec::Dir(_) | SourceSpec::Brain(_) => None,
+    };
+    let (pods, objects) = Pods::start(settings, client)?;
     monitor.set_pods(&pods);
     let tee = Tee { node: node.into(), services, objects: Some(objects) };
     Ok((Some(pods), Some(Box::new(tee))))
