@@ -18,6 +18,8 @@ use crate::warning::Reason;
 
 /// How many times its rate a client may send at once, as in ingress-nginx.
 const BURST_MULTIPLIER: u32 = 5;
+/// The largest body of a request unless an Ingress says otherwise, as in ingress-nginx.
+pub(crate) const BODY_BYTES_MAX: u64 = 1 << 20;
 /// How long the answer to a preflight request holds, as in ingress-nginx.
 const CORS_AGE: Duration = Duration::from_hours(20 * 24);
 /// How long an authenticating service may take.
@@ -26,9 +28,6 @@ const AUTH_TIMEOUT: Duration = Duration::from_secs(10);
 const USERS_MAX: usize = 10_000;
 /// The most headers of one ConfigMap.
 const HEADERS_MAX: usize = 100;
-
-/// The largest body of a request unless said otherwise, as in ingress-nginx.
-const BODY_BYTES_MAX: u64 = 1 << 20;
 
 /// What cross-origin requests may do unless said otherwise, as in ingress-nginx.
 const CORS_METHODS: &[&str] = &["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"];
@@ -52,8 +51,11 @@ pub(crate) fn policy(
 ) -> Policy {
     let mut policy = Policy {
         retry: retry(options),
-        body_bytes_max: Some(options.body_bytes_max.unwrap_or(BODY_BYTES_MAX))
-            .filter(|bytes| *bytes > 0),
+        body_bytes_max: match options.body_bytes_max {
+            None => Some(BODY_BYTES_MAX),
+            Some(0) => None,
+            bound => bound,
+        },
         upstream_host: options.upstream_vhost.clone(),
         forwarded_prefix: options.forwarded_prefix.clone(),
         cors: options.cors.on.then(|| cors(options)),

@@ -9,9 +9,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use support::{World, meets, objects};
+use support::{World, annotated, annotated_world, ingress, meets, objects, service, services};
 use telaio_http_proxy::table::{
-    Auth, Balance, EndpointAddress, EndpointState, HeaderEdit, Rewrite, TlsRedirect,
+    Action, Auth, Balance, EndpointAddress, EndpointState, HeaderEdit, Rewrite, Route, TlsRedirect,
     UpstreamProtocol, UpstreamTls,
 };
 use telaio_model::{Object, ObjectChange};
@@ -21,46 +21,6 @@ struct Case {
     name: String,
     objects: String,
     requests: BTreeMap<String, String>,
-}
-
-/// A service of one port with one endpoint.
-fn service(name: &str, address: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\n\
-         spec: {{ports: [{{name: http, port: 80, targetPort: 8080}}]}}\n---\n\
-         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
-         metadata: {{name: {name}-1, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}\n\
-         addressType: IPv4\nports: [{{name: http, port: 8080}}]\n\
-         endpoints: [{{addresses: [{address}]}}]\n---\n"
-    )
-}
-
-fn services() -> String {
-    let names = ["one", "two", "three"];
-    names.iter().enumerate().map(|(i, name)| service(name, &format!("10.1.0.{}", i + 1))).collect()
-}
-
-/// An Ingress of one path.
-fn ingress(name: &str, host: &str, path: &str, service: &str, more: &str) -> String {
-    format!(
-        "apiVersion: networking.k8s.io/v1\nkind: Ingress\n\
-         metadata:\n  name: {name}\n  namespace: shop\n{more}\
-         spec:\n  rules:\n  - host: {host}\n    http:\n      paths:\n      - path: {path}\n        \
-         pathType: Prefix\n        backend: {{service: {{name: {service}, port: {{number: 80}}}}}}\n---\n"
-    )
-}
-
-fn annotated(pairs: &[(&str, &str)]) -> String {
-    let mut text = "  annotations:\n".to_owned();
-    for (name, value) in pairs {
-        writeln!(text, "    nginx.ingress.kubernetes.io/{name}: {value:?}").unwrap();
-    }
-    text
-}
-
-async fn annotated_world(pairs: &[(&str, &str)], extra: &str) -> World {
-    let text = services() + &ingress("web", "a.example.com", "/", "one", &annotated(pairs)) + extra;
-    World::of(&text).await
 }
 
 #[tokio::test]
@@ -269,6 +229,43 @@ async fn what_a_person_drained_or_weighted_is_followed() {
 }
 
 #[tokio::test]
+async fn what_a_person_paused_answers_503_until_it_is_over() {
+    let base = services()
+        + &ingress("web", "a.example.com", "/", "one", "")
+        + &ingress("other", "b.example.com", "/", "one", "");
+    let pause = |target: &str, more: &str| {
+        format!(
+            "{base}apiVersion: telaio.dev/v1\nkind: Override\n\
+             metadata: {{name: o, namespace: shop}}\n\
+             spec: {{ingress: {{name: web{target}}}, action: pause{more}}}\n"
+        )
+    };
+    let answers = |world: &World| -> Vec<Option<String>> {
+        let of = |route: &Route| match &route.action {
+            Action::Respond(fixed) if fixed.status == 503 => {
+                Some(fixed.retry_after.as_deref().unwrap_or_default().to_owned())
+            }
+            _ => None,
+        };
+        world.routes.values().map(of).collect()
+    };
+    // Routes are in the order of their names: other, web.
+    let mut world = World::of(&pause("", ", retryAfter: 90")).await;
+    assert_eq!(answers(&world), [None, Some("90".to_owned())]);
+    world.load(&pause(", host: a.example.com, path: /", ", until: 2030-01-01T00:00:00Z")).await;
+    let date = "Tue, 01 Jan 2030 00:00:00 GMT".to_owned();
+    assert_eq!(answers(&world), [None, Some(date)]);
+    for target in [", host: b.example.com", ", path: /other"] {
+        world.load(&pause(target, "")).await;
+        assert_eq!(answers(&world), [None, None], "{target}");
+    }
+    world.load(&pause("", "")).await;
+    assert_eq!(answers(&world), [None, Some("60".to_owned())]);
+    world.load(&base).await;
+    assert_eq!(answers(&world), [None, None]);
+}
+
+#[tokio::test]
 async fn protocols_come_from_the_port_unless_the_ingress_says() {
     let base = |app: &str| {
         services().replacen("port: 80,", &format!("port: 80, appProtocol: {app},"), 1)
@@ -370,7 +367,7 @@ async fn a_bad_annotation_is_a_warning_and_the_rest_goes_on() {
     .await;
     let route = world.only_route();
     assert_eq!(route.policy.timeouts.response_header.as_secs(), 7);
-    assert_eq!(route.policy.body_bytes_max, Some(1 << 20));
+    assert_eq!(route.policy.body_bytes_max, Some(1 << 20), "as without it");
     assert!(route.policy.auth.is_empty());
     let warned = world.warned("shop/web");
     assert_eq!(warned.len(), 2);

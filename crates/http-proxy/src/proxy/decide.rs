@@ -146,7 +146,10 @@ impl HttpProxy {
             Action::Respond(fixed) => {
                 let status = StatusCode::from_u16(fixed.status).unwrap_or(StatusCode::OK);
                 let body = bytes::Bytes::copy_from_slice(fixed.body.as_bytes());
-                let reply = Reply::with_body(status, &fixed.content_type, body);
+                let mut reply = Reply::with_body(status, &fixed.content_type, body);
+                if let Some(retry_after) = &fixed.retry_after {
+                    reply = reply.header("retry-after", &**retry_after);
+                }
                 return Decision::Reply(reply, Some(Arc::clone(route)));
             }
         }

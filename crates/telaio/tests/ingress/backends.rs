@@ -23,7 +23,12 @@ type Seen = Arc<Mutex<Vec<Value>>>;
 
 impl Echo {
     pub(crate) fn start(name: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_at(name, "127.0.0.1")
+    }
+
+    /// On this address of loopback.
+    pub(crate) fn start_at(name: &str, ip: &str) -> Self {
+        let listener = TcpListener::bind((ip, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(AtomicUsize::new(0));
         let ended = Arc::new(AtomicBool::new(false));

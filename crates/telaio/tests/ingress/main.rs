@@ -15,6 +15,7 @@ mod backends;
 mod certificates;
 mod guards;
 mod lifecycle;
+mod manage;
 mod operations;
 mod pages;
 mod routes;
