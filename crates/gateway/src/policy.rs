@@ -78,7 +78,7 @@ pub(crate) fn policy(
         policy.timeouts.idle = time;
     }
     if let Some(time) = options.send_timeout {
-        policy.timeouts.idle = policy.timeouts.idle.max(time);
+        policy.timeouts.send = time;
     }
     policy.timeouts.request = options.request_timeout.filter(|time| !time.is_zero());
     policy.auth = auth(compiler, options);

@@ -111,6 +111,13 @@ impl LoadBalancer {
         choose::choose(&self.peers.load(), pick)
     }
 
+    /// Whether there is an endpoint beside those that were tried.
+    pub fn has_other(&self, tried: &[Arc<Peer>], last: Option<&Arc<Peer>>) -> bool {
+        let peers = self.peers.load();
+        let mut ready = peers.ready.iter();
+        ready.any(|peer| !tried.iter().chain(last).any(|own| Arc::ptr_eq(own, peer)))
+    }
+
     /// Adds an endpoint, or changes the one of its address.
     pub fn add_backend(&self, endpoint: &Endpoint) {
         let _held = self.change.lock();

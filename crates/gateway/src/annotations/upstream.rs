@@ -71,7 +71,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::both(
         "proxy-send-timeout",
         "seconds, or a time with a unit",
-        "How long the backend may leave a request's body unread.",
+        "How long the backend may leave a request's body unread; 504 then. 60s unless said otherwise.",
         |text, options| set(&mut options.send_timeout, values::time(text)),
     ),
     Row::ours(
@@ -91,7 +91,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::both(
         "proxy-next-upstream-tries",
         "a number from 0 to 20",
-        "How many endpoints are tried; 0 is as many as there are, up to 3.",
+        "How many endpoints are tried; 0 is as many as there are, up to 3. The only endpoint is asked again only after its connection failed.",
         |text, options| set(&mut options.next_upstream_tries, values::number(text, 0, TRIES_MAX)),
     ),
     Row::both(

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use http::{Method, StatusCode, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 use super::buffer::{Buffer, poll_write_from};
 use super::parse::{self, BodyLength, RequestFraming};
@@ -29,9 +30,12 @@ use crate::table::RetryOn;
 use crate::upstream::connect::Io;
 
 /// How much a client that was refused may still send before it is cut off: closing while bytes
-/// arrive would take our answer away from it.
+/// arrive would take our answer away from it. More if they are a body's, less if they are anything.
+const LINGER_BODY_BYTES_MAX: usize = 64 << 20;
 const LINGER_BYTES_MAX: usize = 256 << 10;
-const LINGER: Duration = Duration::from_secs(2);
+const LINGER: Duration = Duration::from_secs(10);
+/// How long it may be silent meanwhile.
+const LINGER_IDLE: Duration = Duration::from_secs(2);
 
 /// How many exchanges a thread keeps, and how large their output may be.
 const SPARES_MAX: usize = 256;
@@ -279,7 +283,8 @@ impl<S: Io> Connection<S> {
         let reply = Reply::error(kind, request);
         let head_only = request.is_some_and(|request| request.method == Method::HEAD);
         if self.send(reply, head_only, false, false).await.is_ok() {
-            self.linger().await;
+            let known = request.is_some();
+            self.linger(if known { LINGER_BODY_BYTES_MAX } else { LINGER_BYTES_MAX }).await;
         }
     }
 
@@ -296,7 +301,7 @@ impl<S: Io> Connection<S> {
         let head_only = request.method == Method::HEAD;
         let sent = self.send(reply, head_only, stays, old).await;
         if sent.is_ok() && !stays {
-            self.linger().await;
+            self.linger(LINGER_BODY_BYTES_MAX).await;
         }
         sent.is_ok() && stays
     }
@@ -338,22 +343,22 @@ impl<S: Io> Connection<S> {
     }
 
     /// Closes our direction and reads on for a moment, so that the answer is not lost.
-    async fn linger(&mut self) {
+    async fn linger(&mut self, bytes_max: usize) {
         let io = &mut self.client.io;
         let read = async {
             if io.shutdown().await.is_err() {
                 return;
             }
-            let mut left = LINGER_BYTES_MAX;
-            let mut waste = [0; 4096];
-            while let Ok(count) = io.read(&mut waste).await {
+            let mut left = bytes_max;
+            let mut waste = vec![0; 8 << 10];
+            while let Ok(Ok(count)) = timeout(LINGER_IDLE, io.read(&mut waste)).await {
                 if count == 0 || count > left {
                     return;
                 }
                 left -= count;
             }
         };
-        let _ = tokio::time::timeout(LINGER, read).await;
+        let _ = timeout(LINGER, read).await;
     }
 
     /// Brings a request to an endpoint and the response back, in as many tries as it may take.
@@ -384,6 +389,10 @@ impl<S: Io> Connection<S> {
             Ok(stays) => {
                 state.observe(&self.proxy, &exchange.request, exchange.response.status, None);
                 self.ended = state.ended;
+                if !stays && framing.body != BodyLength::None {
+                    // The endpoint may have answered before all of the body was here.
+                    self.linger(LINGER_BODY_BYTES_MAX).await;
+                }
                 return stays && !*self.stop.borrow();
             }
             Err((error, begun)) => {
@@ -433,6 +442,9 @@ impl<S: Io> Connection<S> {
                 attempts.body_bytes = sent.as_ref().map_or(0, |sent| sent.body_bytes);
                 let error = sent.as_ref().err().map(|error| error.kind);
                 attempts.observe(&self.proxy, request, status, error);
+                if sent.is_ok() && !pump.whole {
+                    self.linger(LINGER_BODY_BYTES_MAX).await;
+                }
                 let stays = sent.is_ok_and(|sent| sent.stays && pump.whole);
                 return stays && !*self.stop.borrow();
             }
@@ -571,7 +583,7 @@ async fn upgrade<A: Io, B>(
         client.write_all(head).await?;
         client.flush().await
     };
-    if let Ok(Ok(())) = tokio::time::timeout(idle, sent).await {
+    if let Ok(Ok(())) = timeout(idle, sent).await {
         let ended = tunnel::run(client, upstream, rest, idle).await;
         tracing::trace!(?ended, "an upgraded connection is over");
     }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -12,13 +12,15 @@ use futures::stream::{FuturesUnordered, Stream as _};
 use h2::server::{Connection, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, StatusCode};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 
 use super::convert::{self, trailers_of};
+use super::grpc;
 use super::guard::{Guard, Leaving};
+use super::incoming::{ClientBody, Rest};
 use super::tunnel::Tunnel;
-use super::{grpc, upgrade};
+use super::upgrade::{self, Way};
 use crate::body::{self, Body};
 use crate::error::{ErrorKind, ProxyError};
 use crate::h1::buffer::Buffer;
@@ -181,66 +183,24 @@ impl<S: Io> Running<S> {
     }
 }
 
-/// A request's body as it comes.
-struct ClientBody {
-    receive: RecvStream,
-    data_over: bool,
-    over: bool,
-    left: Option<u64>,
-}
-
-impl http_body::Body for ClientBody {
-    type Data = Bytes;
-    type Error = ProxyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, ProxyError>>> {
-        let gone =
-            |error| ProxyError::new(ErrorKind::ClientGone).because(std::io::Error::other(error));
-        if self.over {
-            return Poll::Ready(None);
-        }
-        if !self.data_over {
-            match ready!(self.receive.poll_data(cx)) {
-                Some(Ok(data)) => {
-                    // Whoever takes it passes it on before asking for more.
-                    let _ = self.receive.flow_control().release_capacity(data.len());
-                    self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
-                    return Poll::Ready(Some(Ok(Frame::data(data))));
-                }
-                Some(Err(error)) => {
-                    self.over = true;
-                    return Poll::Ready(Some(Err(gone(error))));
-                }
-                None => self.data_over = true,
-            }
-        }
-        let mut trailers = ready!(self.receive.poll_trailers(cx));
-        self.over = true;
-        if let Ok(Some(trailers)) = &mut trailers {
-            // The guard's mark.
-            trailers.remove(http::header::HOST);
-        }
-        Poll::Ready(trailers.map_err(gone).transpose().map(|map| map.map(Frame::trailers)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.over || self.receive.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
-    }
-}
-
 /// Serves one request.
 async fn handle(
     session: Arc<Session>,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) {
+    if let Some(rest) = answer(&session, request, &mut respond).await {
+        // To be answered early must not look like a failure.
+        rest.drain().await;
+    }
+}
+
+/// Answers one request; what is left of its body then, if it may be read.
+async fn answer(
+    session: &Session,
+    request: Request<RecvStream>,
+    respond: &mut SendResponse<Bytes>,
+) -> Option<Rest> {
     let begun = Instant::now();
     let (parts, receive) = request.into_parts();
     let proxy = &session.proxy;
@@ -259,18 +219,19 @@ async fn handle(
     });
     let length = head.headers.get_known_str(Known::ContentLength);
     let length = length.and_then(|text| text.parse().ok());
-    let body = ClientBody { receive, data_over: false, over: false, left: length };
+    let (body, rest) = ClientBody::new(receive, length);
     let mut now = Some(begun);
-    let mut stream =
-        Answering { respond: &mut respond, session: &session, sent: None, body_bytes: 0 };
+    let mut stream = Answering { respond, session, sent: None, body_bytes: 0 };
     if let Err(kind @ ErrorKind::BadRequest(_)) = read {
         // Malformed, as RFC 9113 has it: an error of the stream.
         stream.respond.send_reset(Reason::PROTOCOL_ERROR);
-        return observe_error(proxy, &head, kind, begun);
+        observe_error(proxy, &head, kind, begun);
+        return None;
     }
     if let Err(kind) = read {
         stream.refuse(&head, kind).await;
-        return observe_error(proxy, &head, kind, begun);
+        observe_error(proxy, &head, kind, begun);
+        return Some(rest);
     }
     if head.headers.contains(Known::Expect) {
         // Without an answer to it the body never comes.
@@ -283,10 +244,11 @@ async fn handle(
     if let Decision::Ask(asking) = decision {
         now = None;
         let asked = Box::pin(proxy.ask(asking, &mut head, length));
-        decision = match stream.unless_reset(asked).await {
-            Some(decision) => decision,
-            None => return observe_error(proxy, &head, ErrorKind::ClientGone, begun),
+        let Some(asked) = stream.unless_reset(asked).await else {
+            observe_error(proxy, &head, ErrorKind::ClientGone, begun);
+            return None;
         };
+        decision = asked;
     }
     match decision {
         Decision::Forward(forwarding) => {
@@ -305,6 +267,7 @@ async fn handle(
         }
         Decision::Ask(_) => {}
     }
+    Some(rest)
 }
 
 fn observe_error(proxy: &HttpProxy, head: &RequestHead, kind: ErrorKind, begun: Instant) {
@@ -367,10 +330,12 @@ async fn open_websocket(
         Some(Ok(opened)) => opened,
     };
     let status = opened.head.status;
-    let Some(mut upstream) = opened.stream else {
-        // Refused: its status says so, and there is nothing to tunnel.
-        let _ = stream.respond.send_response(convert::response(&opened.head), true);
-        return (status, None);
+    let mut upstream = match opened.way {
+        Way::Tunnel(upstream) => upstream,
+        Way::Refused(refusal) => {
+            let sent = stream.pass_on(head, &opened.head, refusal, idle).await;
+            return (status, sent.err());
+        }
     };
     let mut answer = ResponseHead::new(StatusCode::OK);
     for field in opened.head.headers.iter() {
@@ -382,7 +347,8 @@ async fn open_websocket(
     let Ok(send) = stream.respond.send_response(convert::response(&answer), false) else {
         return (status, Some(ErrorKind::ClientGone));
     };
-    let mut client = Tunnel::new(body.receive, send);
+    let Some(receive) = body.into_stream() else { return (status, None) };
+    let mut client = Tunnel::new(receive, send);
     let ended = tunnel::run(&mut client, &mut upstream, Buffer::default(), idle).await;
     tracing::trace!(?ended, "a WebSocket over HTTP/2 is over");
     (status, None)
@@ -442,7 +408,6 @@ impl Answering<'_> {
             self.sent = Some(send);
             let _ = self.send_data(reply.body, true, idle).await;
         }
-        // What is left of the request's body is refused when its stream is dropped.
     }
 
     /// Passes a response on, frame by frame.
