@@ -196,7 +196,7 @@ pub fn check_router(bytes: &[u8]) {
     if request.set_target(path).is_err() {
         return;
     }
-    if let Some(found) = router.find(&request) {
+    if let Some(found) = router.get_backend(&request) {
         if let PathMatch::Prefix(prefix) = &found.route.path {
             let rest = request.path().strip_prefix(prefix.trim_end_matches('/'));
             assert!(rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));

@@ -327,7 +327,7 @@ async fn forward(
     let (status, error) = if websocket {
         open_websocket(stream, head, body, &mut state, idle).await
     } else {
-        let asked = proxy.forward(head, body.boxed_unsync(), &mut state);
+        let asked = proxy.forward_request(head, body.boxed_unsync(), &mut state);
         match stream.unless_reset(asked).await {
             None => (ErrorKind::ClientGone.status(), Some(ErrorKind::ClientGone)),
             Some(Err(error)) => {
