@@ -36,6 +36,7 @@ pub struct Manner {
     connections_max: Option<u32>,
     pending_max: Option<u32>,
     by_service_address: bool,
+    proxy_protocol: Option<u8>,
 }
 
 impl Manner {
@@ -59,6 +60,7 @@ impl Manner {
             connections_max: options.connections_max,
             pending_max: options.pending_max,
             by_service_address: options.service_upstream,
+            proxy_protocol: options.upstream_proxy_protocol,
         }
     }
 
@@ -180,6 +182,10 @@ impl BackendSpec {
                 pending_max: manner.pending_max.unwrap_or(limits.pending_max),
                 ..limits
             },
+            // A connection that requests share would name one client for all of them.
+            proxy_protocol: manner
+                .proxy_protocol
+                .filter(|_| matches!(protocol, Protocol::Http | Protocol::Https)),
             ..Backend::new(self.id.as_str(), endpoints)
         })
     }

@@ -111,6 +111,8 @@ pub struct RequestHead {
     pub client: ClientInfo,
     /// Our part of the trace that it belongs to, if traces are kept.
     pub trace: Option<crate::watch::trace::Trace>,
+    /// Path and query as the client asked, where the backend is asked for something else.
+    pub rewritten_from: Option<Box<str>>,
     authority: String,
     path: String,
     query: String,
@@ -126,6 +128,7 @@ impl Default for RequestHead {
             headers: Headers::new(),
             client: ClientInfo::default(),
             trace: None,
+            rewritten_from: None,
             authority: String::new(),
             path: String::from("/"),
             query: String::new(),
@@ -146,6 +149,7 @@ impl RequestHead {
         self.version = Version::HTTP_11;
         self.headers.clear();
         self.trace = None;
+        self.rewritten_from = None;
         self.authority.clear();
         self.path.clear();
         self.path.push('/');
@@ -184,6 +188,11 @@ impl RequestHead {
             Some(query) => format!("{}?{query}", self.path),
             None => self.path.clone(),
         }
+    }
+
+    /// Path and query as the client asked.
+    pub fn asked_target(&self) -> String {
+        self.rewritten_from.as_deref().map_or_else(|| self.path_and_query(), str::to_owned)
     }
 
     /// Sets the authority, in lower case. The caller has checked it ([`target::check_authority`]).

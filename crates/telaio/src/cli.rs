@@ -18,6 +18,8 @@ use crate::plane::Plane;
 
 #[cfg(unix)]
 mod ingress;
+#[cfg(unix)]
+mod ingress_watch;
 #[cfg(target_os = "linux")]
 mod pods;
 mod proxy;
@@ -25,6 +27,8 @@ mod values;
 
 #[cfg(unix)]
 pub(crate) use ingress::{IngressArgs, IngressProcess};
+#[cfg(unix)]
+pub(crate) use ingress_watch::{AccessLogFormat, AccessLogTo};
 #[cfg(target_os = "linux")]
 pub(crate) use pods::{CniArgs, PodBackend, PodsArgs};
 pub(crate) use proxy::{

@@ -14,6 +14,7 @@
 //! it is a thread, over the same link. So a fault in parsing never holds our capabilities, and a crash
 //! costs the requests that run and nothing else: connections wait in the sockets meanwhile.
 
+mod access_log;
 mod control;
 mod handover;
 mod link;
@@ -23,6 +24,7 @@ mod status;
 mod view;
 mod worker;
 
+pub(crate) use access_log::LogFiles;
 pub(crate) use control::{ControlError, IngressControl};
 pub(crate) use handover::{Handover, claim};
 pub(crate) use link::Sockets;

@@ -299,6 +299,8 @@ pub struct Options {
     pub forwarded_prefix: Option<Arc<str>>,
     /// The service's own address instead of its endpoints'.
     pub service_upstream: bool,
+    /// The version of the PROXY protocol that its connections begin with.
+    pub upstream_proxy_protocol: Option<u8>,
     /// How long a connection may take.
     pub connect_timeout: Option<Duration>,
     /// How long the backend may take none of a request.

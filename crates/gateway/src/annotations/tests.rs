@@ -40,6 +40,7 @@ const VALUES: &[(&str, &[&str], &[&str])] = &[
     ("upstream-vhost", &["internal.example.com", "a:8080"], &["$host", "a b", "a:b"]),
     ("x-forwarded-prefix", &["/app"], &["true"]),
     ("service-upstream", &["true"], &["x"]),
+    ("upstream-proxy-protocol", &["v1", "v2"], &["on", "3"]),
     ("proxy-connect-timeout", &["5", "500ms"], &["soon"]),
     ("proxy-read-timeout", &["3600"], &["-1"]),
     ("proxy-send-timeout", &["60"], &["x"]),

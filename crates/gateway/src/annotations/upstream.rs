@@ -41,6 +41,21 @@ pub(super) const ROWS: &[Row] = &[
         "Requests go to the service's own address instead of its endpoints.",
         |text, options| set_flag(text, &mut options.service_upstream),
     ),
+    Row::ours(
+        "upstream-proxy-protocol",
+        "v1, v2 or off",
+        "Connections to endpoints begin with a PROXY header of this version, which says who the client \
+         is. Each request has a connection of its own then; backends that speak HTTP/2 get none.",
+        |text, options| {
+            options.upstream_proxy_protocol = match text {
+                "v1" => Some(1),
+                "v2" => Some(2),
+                "off" => None,
+                _ => return Err(BadValue::new(text, "v1, v2 or off")),
+            };
+            Ok(())
+        },
+    ),
     Row::both(
         "proxy-connect-timeout",
         "seconds, or a time with a unit",

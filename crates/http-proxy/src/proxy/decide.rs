@@ -163,6 +163,7 @@ impl HttpProxy {
         if policy.rewrite.is_some()
             && let Some(path) = route.rewritten(request.path())
         {
+            request.rewritten_from = Some(request.path_and_query().into());
             request.set_path(&path);
         }
         route.filters.edit_request(&forwarding.passed, request);

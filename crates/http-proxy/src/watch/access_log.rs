@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::inspect::address_text;
 use crate::h1::write::http_date;
@@ -35,7 +35,14 @@ pub struct AccessLog {
     every: u64,
     seen: AtomicU64,
     dropped: AtomicU64,
-    lines: SyncSender<String>,
+    lines: SyncSender<Message>,
+}
+
+/// What the thread that writes is sent.
+enum Message {
+    Line(String),
+    /// Say when all before it is written.
+    Flush(SyncSender<()>),
 }
 
 impl AccessLog {
@@ -73,22 +80,50 @@ impl AccessLog {
             Format::Json => json(request, outcome, now.as_millis()),
             Format::Combined => combined(request, outcome, now.as_secs()),
         };
-        if self.lines.try_send(line).is_err() {
+        if self.lines.try_send(Message::Line(line)).is_err() {
             self.dropped.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Waits until all lines so far are written, but no longer than `within`; whether they are.
+    pub fn flush(&self, within: Duration) -> bool {
+        let (done, written) = sync_channel(1);
+        let deadline = Instant::now() + within;
+        let mut message = Message::Flush(done);
+        loop {
+            match self.lines.try_send(message) {
+                Ok(()) => break,
+                Err(TrySendError::Disconnected(_)) => return false,
+                Err(TrySendError::Full(_)) if Instant::now() >= deadline => return false,
+                Err(TrySendError::Full(back)) => {
+                    message = back;
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        }
+        written.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok()
     }
 }
 
 /// Writes lines, many at a time when many wait.
-fn run(waiting: &Receiver<String>, mut out: impl Write) {
+fn run(waiting: &Receiver<Message>, mut out: impl Write) {
     let mut batch = String::new();
+    let mut flushed = Vec::new();
     while let Ok(first) = waiting.recv() {
         batch.clear();
-        batch.push_str(&first);
         let more = std::iter::from_fn(|| waiting.try_recv().ok()).take(BATCH_LINES);
-        more.for_each(|line| batch.push_str(&line));
+        for message in [first].into_iter().chain(more) {
+            match message {
+                Message::Line(line) => batch.push_str(&line),
+                Message::Flush(done) => flushed.push(done),
+            }
+        }
         // A log that cannot be written is not worth a request.
         let _ = out.write_all(batch.as_bytes()).and_then(|()| out.flush());
+        for done in flushed.drain(..) {
+            // Whoever waited may have gone.
+            let _ = done.try_send(());
+        }
     }
 }
 
@@ -99,7 +134,7 @@ fn field(request: &RequestHead, known: Known) -> String {
 }
 
 fn target(request: &RequestHead) -> String {
-    let mut target = request.path_and_query();
+    let mut target = request.asked_target();
     if target.len() > VALUE_BYTES_MAX {
         target.truncate(
             (0..=VALUE_BYTES_MAX).rev().find(|at| target.is_char_boundary(*at)).unwrap_or(0),

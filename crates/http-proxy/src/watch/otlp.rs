@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::{Request, Uri};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::trace;
 use crate::filter::client::Client;
@@ -21,11 +21,19 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How long the collector may take.
 const WITHIN: Duration = Duration::from_secs(10);
 
+/// What the task that sends is sent.
+#[derive(Debug)]
+enum Message {
+    Span(String),
+    /// Say when all before it is sent.
+    Flush(oneshot::Sender<()>),
+}
+
 /// Sends spans.
 #[derive(Debug)]
 pub struct Exporter {
     every: u64,
-    spans: mpsc::Sender<String>,
+    spans: mpsc::Sender<Message>,
     dropped: AtomicU64,
 }
 
@@ -51,9 +59,21 @@ impl Exporter {
     /// A request is over. Never waits.
     pub fn finished(&self, request: &RequestHead, outcome: &Outcome<'_>) {
         let Some(span) = span(request, outcome) else { return };
-        if self.spans.try_send(span).is_err() {
+        if self.spans.try_send(Message::Span(span)).is_err() {
             self.dropped.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Waits until all spans so far are sent, or could not be, but no longer than `within`.
+    pub async fn flush(&self, within: Duration) {
+        let (done, sent) = oneshot::channel();
+        let flushing = async {
+            if self.spans.send(Message::Flush(done)).await.is_ok() {
+                // An error says that nobody sends any more.
+                let _ = sent.await;
+            }
+        };
+        let _ = tokio::time::timeout(within, flushing).await;
     }
 
     /// How many spans were dropped because too many waited.
@@ -67,34 +87,51 @@ fn unix_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-async fn send_all(url: Uri, service: String, mut waiting: mpsc::Receiver<String>, client: Client) {
+async fn send_all(url: Uri, service: String, mut waiting: mpsc::Receiver<Message>, client: Client) {
     let mut batch = Vec::with_capacity(BATCH_SPANS);
     while let Some(first) = waiting.recv().await {
-        batch.push(first);
         let until = tokio::time::Instant::now() + LINGER;
-        while batch.len() < BATCH_SPANS {
-            match tokio::time::timeout_at(until, waiting.recv()).await {
-                Ok(Some(span)) => batch.push(span),
-                Ok(None) | Err(_) => break,
+        let mut next = Some(first);
+        let mut flushed = None;
+        while let Some(message) = next.take() {
+            match message {
+                Message::Span(span) => batch.push(span),
+                Message::Flush(done) => {
+                    flushed = Some(done);
+                    break;
+                }
+            }
+            if batch.len() < BATCH_SPANS {
+                next = tokio::time::timeout_at(until, waiting.recv()).await.ok().flatten();
             }
         }
-        let body = envelope(&service, &batch);
-        batch.clear();
-        let mut request = Request::new(Bytes::from(body));
-        *request.method_mut() = http::Method::POST;
-        *request.uri_mut() = url.clone();
-        let json = http::HeaderValue::from_static("application/json");
-        request.headers_mut().insert(http::header::CONTENT_TYPE, json);
-        let host = url.authority().map(http::uri::Authority::as_str).unwrap_or_default();
-        if let Ok(host) = http::HeaderValue::from_str(host) {
-            request.headers_mut().insert(http::header::HOST, host);
+        if !batch.is_empty() {
+            send(&url, envelope(&service, &batch), &client).await;
+            batch.clear();
         }
-        // What the collector does not take is gone: nothing piles up here.
-        match client.ask(request, WITHIN, 64 << 10).await {
-            Ok(answer) if answer.status().is_success() => {}
-            Ok(answer) => tracing::debug!(status = %answer.status(), "the collector refused spans"),
-            Err(error) => tracing::debug!(%error, "spans could not be sent"),
+        if let Some(done) = flushed {
+            // Whoever waited may have gone.
+            let _ = done.send(());
         }
+    }
+}
+
+/// Sends a batch.
+async fn send(url: &Uri, body: String, client: &Client) {
+    let mut request = Request::new(Bytes::from(body));
+    *request.method_mut() = http::Method::POST;
+    *request.uri_mut() = url.clone();
+    let json = http::HeaderValue::from_static("application/json");
+    request.headers_mut().insert(http::header::CONTENT_TYPE, json);
+    let host = url.authority().map(http::uri::Authority::as_str).unwrap_or_default();
+    if let Ok(host) = http::HeaderValue::from_str(host) {
+        request.headers_mut().insert(http::header::HOST, host);
+    }
+    // What the collector does not take is gone: nothing piles up here.
+    match client.ask(request, WITHIN, 64 << 10).await {
+        Ok(answer) if answer.status().is_success() => {}
+        Ok(answer) => tracing::debug!(status = %answer.status(), "the collector refused spans"),
+        Err(error) => tracing::debug!(%error, "spans could not be sent"),
     }
 }
 
@@ -132,7 +169,9 @@ fn span(request: &RequestHead, outcome: &Outcome<'_>) -> Option<String> {
     };
     text("http.request.method", request.method.as_str());
     text("url.scheme", request.scheme.as_str());
-    text("url.path", request.path());
+    let asked = request.rewritten_from.as_deref();
+    let path = asked.and_then(|asked| asked.split('?').next()).unwrap_or(request.path());
+    text("url.path", path);
     text("server.address", request.host());
     text("client.address", &request.client.address.to_canonical().to_string());
     if let Some(route) = outcome.route {

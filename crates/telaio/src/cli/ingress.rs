@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use telaio_model::ObjectKey;
 
+use super::ingress_watch::IngressWatchArgs;
 use super::values::{cidr, duration, listen_address};
 
 /// Where the proxy works.
@@ -78,6 +79,9 @@ pub(crate) struct IngressArgs {
     /// one in the state directory]
     #[arg(long, value_name = "FILE")]
     pub(crate) cookie_secret_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) watch: IngressWatchArgs,
 
     /// Namespace of the Lease by which one of all proxies writes the status of Ingresses
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]

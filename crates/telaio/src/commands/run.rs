@@ -26,7 +26,7 @@ use crate::exit::CommandError;
 use crate::feeder::{Feeder, FeederEvent, ViewOrigin, wants_for};
 use crate::file_limit;
 #[cfg(unix)]
-use crate::ingress::{self, Handover, IngressPlane, PlaneOptions, Sockets, Told};
+use crate::ingress::{self, Handover, IngressPlane, LogFiles, PlaneOptions, Sockets, Told};
 use crate::logging::Logging;
 use crate::monitor::{Facts, Monitor};
 use crate::plane::{self, Plane};
@@ -340,6 +340,7 @@ impl Agent {
             origin: self.view.clone(),
             node: self.node.as_str().into(),
             told,
+            log_files: LogFiles::new(args.ingress.watch.access_log.clone())?,
         };
         let plane = IngressPlane::start(options, sockets);
         self.monitor.set_ingress(Arc::clone(plane.state()));
@@ -415,6 +416,10 @@ impl Agent {
     }
 
     fn reload(&self, settings: &mut Settings, logging: &Logging, why: &str) {
+        #[cfg(unix)]
+        if let Some(ingress) = &self.ingress {
+            ingress.reopen_log();
+        }
         super::reload(settings, logging, &self.monitor, why, RELOADABLE, |command| {
             let Command::Run(args) = command else { return };
             let period = args.pacing(self.backend.unwrap_or_default()).min_sync_period;

@@ -105,6 +105,8 @@ pub(crate) struct IngressControl {
 
 #[derive(Debug)]
 struct Shared {
+    /// How long an answer may take.
+    time_max: Duration,
     places: Semaphore,
     next_id: AtomicU64,
     state: Mutex<State>,
@@ -126,16 +128,22 @@ struct Waiting {
 
 impl Default for IngressControl {
     fn default() -> Self {
+        Self::with_time(ANSWER_TIME_MAX)
+    }
+}
+
+impl IngressControl {
+    /// One that waits for so long at most.
+    fn with_time(time_max: Duration) -> Self {
         let shared = Shared {
+            time_max,
             places: Semaphore::new(ASKS_MAX),
             next_id: AtomicU64::new(1),
             state: Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
     }
-}
 
-impl IngressControl {
     /// Figures of the whole: small, and cheap to ask for.
     pub(crate) async fn totals(&self) -> Result<Totals, ControlError> {
         Ok(self.stats_of(What::Totals).await?.totals)
@@ -197,7 +205,8 @@ impl IngressControl {
 
     /// Asks, and gives all parts of the answer.
     async fn ask(&self, what: What) -> Result<Vec<Part>, ControlError> {
-        let late = |_| ControlError::TimedOut(ANSWER_TIME_MAX);
+        let time_max = self.shared.time_max;
+        let late = |_| ControlError::TimedOut(time_max);
         let asking = async {
             // Never closed.
             let _place = self.shared.places.acquire().await.map_err(|_| ControlError::NoWorker)?;
@@ -213,7 +222,7 @@ impl IngressControl {
             worker.send(Ask { id, what }).await.map_err(|_| ControlError::NoWorker)?;
             answer.await.unwrap_or(Err(ControlError::NoWorker))
         };
-        tokio::time::timeout(ANSWER_TIME_MAX, asking).await.map_err(late)?
+        tokio::time::timeout(time_max, asking).await.map_err(late)?
     }
 
     /// A worker runs; what it is asked comes by this.

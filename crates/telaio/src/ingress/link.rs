@@ -114,6 +114,35 @@ pub(crate) async fn read(input: &mut (impl AsyncRead + Unpin)) -> io::Result<Opt
     Ok(Some(Frame { kind, bytes }))
 }
 
+/// Sends one descriptor. The socket must be in blocking mode, or have room.
+pub(crate) fn send_descriptor(to: impl AsFd, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    let all = [descriptor];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&all)) {
+        return Err(invalid("no room for a descriptor"));
+    }
+    let sent = sendmsg(to, &[IoSlice::new(&[1])], &mut ancillary, SendFlags::NOSIGNAL)?;
+    if sent == 1 { Ok(()) } else { Err(invalid("a descriptor was not sent")) }
+}
+
+/// Receives one descriptor; `None` when the other end has closed. The socket must be in blocking mode.
+pub(crate) fn receive_descriptor(from: impl AsFd) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0_u8; 1];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut into = [IoSliceMut::new(&mut byte)];
+    let got = recvmsg(from, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    if got.bytes == 0 {
+        return Ok(None);
+    }
+    let descriptor = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    descriptor.map(Some).ok_or_else(|| invalid("a descriptor did not come"))
+}
+
 /// The sockets of both addresses, one per thread each.
 #[derive(Debug)]
 pub(crate) struct Sockets {

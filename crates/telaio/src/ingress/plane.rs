@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use telaio_http_proxy::watch::metrics::HttpMetrics;
 use tokio::io::{AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::control::{Ask, IngressControl};
+use super::access_log::LogFiles;
+use super::control::{Ask, ControlError, IngressControl};
 use super::link::{self, Frame, Kind, Sockets};
 use super::status::Told;
 use super::view::IngressView;
@@ -26,6 +28,8 @@ use crate::feeder::ViewOrigin;
 const RESTART_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// A worker that lived for so long was well: the next pause is the shortest again.
 const WELL_AFTER: Duration = Duration::from_mins(1);
+/// How long a scrape waits for the worker's figures.
+const METRICS_TIME_MAX: Duration = Duration::from_secs(3);
 /// How much longer than its requests a worker may take to end.
 const END_TIME: Duration = Duration::from_secs(2);
 
@@ -36,9 +40,30 @@ pub(crate) struct IngressState {
     routes: AtomicUsize,
     restarts: AtomicU64,
     control: IngressControl,
+    metrics: Arc<HttpMetrics>,
 }
 
 impl IngressState {
+    /// Figures of requests, as they last were.
+    pub(crate) fn metrics(&self) -> &Arc<HttpMetrics> {
+        &self.metrics
+    }
+
+    /// Asks for figures of requests as they are now. They stay as they were if the worker does not say.
+    pub(crate) async fn refresh_metrics(&self) {
+        let asking = async {
+            let stats = self.control.stats().await?;
+            let certificates = self.control.certificates().await?;
+            self.metrics.take(&stats, certificates);
+            Ok::<_, ControlError>(())
+        };
+        match tokio::time::timeout(METRICS_TIME_MAX, asking).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "no new figures of the ingress"),
+            Err(_) => tracing::debug!("no new figures of the ingress in time"),
+        }
+    }
+
     /// Asks the worker.
     pub(crate) fn control(&self) -> &IngressControl {
         &self.control
@@ -68,6 +93,7 @@ pub(crate) struct PlaneOptions {
     pub(crate) origin: ViewOrigin,
     pub(crate) node: Arc<str>,
     pub(crate) told: Told,
+    pub(crate) log_files: LogFiles,
 }
 
 /// Makes the listening sockets, so many of each as there are threads.
@@ -93,6 +119,7 @@ pub(crate) fn listen(http: SocketAddr, https: SocketAddr, threads: usize) -> Res
 pub(crate) struct IngressPlane {
     state: Arc<IngressState>,
     sockets: Arc<Sockets>,
+    log_files: LogFiles,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
@@ -112,10 +139,11 @@ impl IngressPlane {
             "the ingress listens"
         );
         let (stop, stopped) = watch::channel(false);
+        let log_files = options.log_files.clone();
         let keeper =
             Keeper { options, state: Arc::clone(&state), sockets: Arc::clone(&sockets), stopped };
         let task = tokio::spawn(keeper.run());
-        Self { state, sockets, stop, task }
+        Self { state, sockets, log_files, stop, task }
     }
 
     /// How it is.
@@ -126,6 +154,11 @@ impl IngressPlane {
     /// Its sockets, for who takes them over.
     pub(crate) fn sockets(&self) -> &Arc<Sockets> {
         &self.sockets
+    }
+
+    /// Opens the access log anew: somebody may have moved the file away.
+    pub(crate) fn reopen_log(&self) {
+        self.log_files.reopen();
     }
 
     /// Lets requests that run end. Nothing new is taken.
@@ -183,6 +216,7 @@ impl Keeper {
             if self.options.own_process { start_process(theirs)? } else { start_thread(theirs)? };
         // A few bytes into an empty socket: it cannot block.
         self.sockets.send(&ours)?;
+        link::send_descriptor(&ours, self.options.log_files.attach()?.as_fd())?;
         ours.set_nonblocking(true)?;
         let link = UnixStream::from_std(ours)?;
         let attended = self.attend(link).await;

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use telaio_gateway::status::{LeaseTimes, StatusSettings};
 use telaio_source::SourceSpec;
 
-use super::worker::WorkerSettings;
-use crate::cli::{IngressArgs, IngressProcess, LogArgs};
+use super::worker::{AccessLogSettings, TraceSettings, WorkerSettings};
+use crate::cli::{AccessLogFormat, AccessLogTo, IngressArgs, IngressProcess, LogArgs};
 use crate::logging::LogFormat;
 use crate::state_dir::is_root;
 
@@ -51,6 +51,16 @@ impl IngressArgs {
             user: (self.own_process() && is_root()).then_some(self.ingress_user),
             log_level: log.log_level.to_string(),
             log_json: log.log_format == LogFormat::Json,
+            proxy_protocol: self.watch.proxy_protocol_ranges(),
+            access_log: (self.watch.access_log != AccessLogTo::Off).then(|| AccessLogSettings {
+                combined: self.watch.access_log_format == AccessLogFormat::Combined,
+                every: self.watch.access_log_sample,
+            }),
+            traces: self.watch.otlp_endpoint.as_ref().map(|url| TraceSettings {
+                url: url.clone(),
+                service: self.watch.otlp_service_name.clone(),
+                every: self.watch.otlp_sample,
+            }),
         })
     }
 

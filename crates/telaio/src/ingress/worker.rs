@@ -15,18 +15,24 @@ use telaio_gateway::{
     Commit, EventListener, GatewaySettings, IngressEvent, IngressProcessor, Reason, TableSink,
     View, Warning,
 };
+use telaio_http_proxy::filter::client::Client;
 use telaio_http_proxy::front::{Front, FrontHandler};
 use telaio_http_proxy::proxy_protocol::Trust;
-use telaio_http_proxy::server::{Listener, Server};
+use telaio_http_proxy::server::{Handler, Listener, Server};
 use telaio_http_proxy::table::TableChange;
+use telaio_http_proxy::tls::upstream::Verify;
 use telaio_http_proxy::tls::{CertificateStore, TlsAcceptor, TlsLimits};
+use telaio_http_proxy::watch::Watch;
+use telaio_http_proxy::watch::access_log::{AccessLog, Format};
 use telaio_http_proxy::watch::inspect::Inspector;
+use telaio_http_proxy::watch::otlp::Exporter;
 use telaio_http_proxy::{HttpProxy, ProxySettings};
 use telaio_model::{ObjectKey, Op};
 use tokio::io::{AsyncRead, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
+use super::access_log::LogWriter;
 use super::control::Desk;
 use super::link::{self, Frame, Kind, Sockets};
 use crate::cli::LogArgs;
@@ -37,6 +43,8 @@ use crate::logging::{LogFormat, Logging};
 const REPORTS_MAX: usize = 256;
 /// How many pages of answers may.
 const PAGES_WAITING_MAX: usize = 4;
+/// How long lines and spans that wait may take to be written at the end.
+const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// How a worker is to work.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -52,6 +60,27 @@ pub(crate) struct WorkerSettings {
     pub(crate) user: Option<u32>,
     pub(crate) log_level: String,
     pub(crate) log_json: bool,
+    /// The networks whose connections begin with a PROXY header.
+    pub(crate) proxy_protocol: Vec<IpNet>,
+    pub(crate) access_log: Option<AccessLogSettings>,
+    pub(crate) traces: Option<TraceSettings>,
+}
+
+/// How the access log is written.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct AccessLogSettings {
+    pub(crate) combined: bool,
+    /// One request in so many.
+    pub(crate) every: u64,
+}
+
+/// Where spans go.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct TraceSettings {
+    pub(crate) url: String,
+    pub(crate) service: String,
+    /// One request in so many that belongs to no trace begins one.
+    pub(crate) every: u64,
 }
 
 /// What a worker tells the plane.
@@ -82,6 +111,8 @@ pub(crate) fn worker() -> Result<(), CommandError> {
 /// Works until the link closes or says so, then lets requests end.
 pub(crate) fn run(link: StdUnixStream, own_process: bool) -> io::Result<()> {
     let sockets = Sockets::receive(&link)?;
+    let files = link::receive_descriptor(&link)?;
+    let files = files.ok_or_else(|| io::Error::other("no socket for the log's files came"))?;
     link.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -114,7 +145,15 @@ pub(crate) fn run(link: StdUnixStream, own_process: bool) -> io::Result<()> {
                 }
             }
         });
-        let outcome = serve(settings, sockets, input, reports, answers).await;
+        let watch = watch(&settings, files.into())?;
+        let outcome = serve(settings, sockets, input, (reports, answers), &watch).await;
+        // What was seen of the last requests is told, too.
+        if let Some(traces) = &watch.traces {
+            traces.flush(FLUSH_TIME_MAX).await;
+        }
+        if watch.log.as_ref().is_some_and(|log| !log.flush(FLUSH_TIME_MAX)) {
+            tracing::warn!("the last lines of the access log could not be written in time");
+        }
         drop(writing.await);
         outcome
     })
@@ -147,8 +186,8 @@ async fn serve(
     settings: WorkerSettings,
     sockets: Sockets,
     input: impl AsyncRead + Unpin + Send,
-    reports: mpsc::Sender<Report>,
-    answers: mpsc::Sender<Frame>,
+    (reports, answers): (mpsc::Sender<Report>, mpsc::Sender<Frame>),
+    watch: &Arc<Watch>,
 ) -> io::Result<()> {
     let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
     let store = Arc::new(CertificateStore::new().map_err(|error| failed(&error))?);
@@ -159,7 +198,14 @@ async fn serve(
         cookie_secret: settings.cookie_secret,
         ..ProxySettings::default()
     });
-    let proxy = Arc::new(proxy.with_tls(Arc::clone(&acceptor)));
+    let mut proxy = proxy.with_tls(Arc::clone(&acceptor));
+    if watch.log.is_some() || watch.traces.is_some() {
+        proxy = proxy.with_observer(Arc::clone(watch) as _);
+    }
+    if let Some(traces) = &watch.traces {
+        proxy = proxy.with_traces(Arc::clone(traces));
+    }
+    let proxy = Arc::new(proxy);
     let (first, loaded) = oneshot::channel();
     let inspector = Arc::new(Inspector::new(Arc::clone(&proxy)));
     let desk = Desk::open(Arc::clone(&inspector), answers);
@@ -175,11 +221,11 @@ async fn serve(
     };
     let (listener, events) = EventListener::new();
     let processing = tokio::spawn(IngressProcessor::new(gateway, events, sink).process_events());
-    let threads = settings.threads;
+    let (threads, trust) = (settings.threads, Trust::new(settings.proxy_protocol.clone()));
     let starting = tokio::spawn(async move {
         // Connections wait in the sockets until there are routes to serve them by.
         loaded.await.ok()?;
-        let listeners = listeners(sockets, &acceptor);
+        let listeners = listeners(sockets, &acceptor, &trust);
         match Server::start(&proxy, listeners, threads) {
             Ok(server) => {
                 let _ = reports.send(Report::Serving).await;
@@ -204,9 +250,34 @@ async fn serve(
     Ok(())
 }
 
-fn listeners(sockets: Sockets, acceptor: &Arc<TlsAcceptor>) -> Vec<Listener> {
-    let http = Listener { sockets: sockets.http, handler: None };
-    let front = Front::tls(Trust::default(), Arc::clone(acceptor));
+/// What is told of requests. Must be called within the runtime.
+fn watch(settings: &WorkerSettings, files: StdUnixStream) -> io::Result<Arc<Watch>> {
+    let log = match &settings.access_log {
+        None => None,
+        Some(AccessLogSettings { combined, every }) => {
+            let format = if *combined { Format::Combined } else { Format::Json };
+            Some(AccessLog::start(format, *every, LogWriter::follow(files)?)?)
+        }
+    };
+    let traces = match &settings.traces {
+        None => None,
+        Some(TraceSettings { url, service, every }) => {
+            let url = url.parse().map_err(io::Error::other)?;
+            let client = Client::new(&Verify::System);
+            let (exporter, sending) = Exporter::new(url, service, *every, client);
+            tokio::spawn(sending);
+            Some(Arc::new(exporter))
+        }
+    };
+    Ok(Arc::new(Watch { log, traces }))
+}
+
+fn listeners(sockets: Sockets, acceptor: &Arc<TlsAcceptor>, trust: &Trust) -> Vec<Listener> {
+    // Where nothing stands before HTTP, the shortest way is taken.
+    let plain = (*trust != Trust::default())
+        .then(|| Arc::new(FrontHandler(Arc::new(Front::plain(trust.clone())))) as Arc<dyn Handler>);
+    let http = Listener { sockets: sockets.http, handler: plain };
+    let front = Front::tls(trust.clone(), Arc::clone(acceptor));
     let handler = Arc::new(FrontHandler(Arc::new(front)));
     let https = Listener { sockets: sockets.https, handler: Some(handler) };
     [http, https].into_iter().filter(|listener| !listener.sockets.is_empty()).collect()

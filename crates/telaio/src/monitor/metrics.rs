@@ -13,6 +13,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::sync::Arc;
+#[cfg(unix)]
+use telaio_http_proxy::watch::metrics::HttpCollector;
 use telaio_reconcile::sync_loop::Histogram;
 use telaio_reconcile::{SyncHandle, SyncStats};
 
@@ -24,6 +26,11 @@ impl Monitor {
     pub(crate) fn metrics_text(self: &Arc<Self>) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix("telaio");
         registry.register_collector(Box::new(Figures(Arc::clone(self))));
+        #[cfg(unix)]
+        if let Some(ingress) = self.ingress() {
+            let http = HttpCollector(Arc::clone(ingress.metrics()));
+            registry.register_collector(Box::new(http));
+        }
         let mut text = String::new();
         encode_registry(&mut text, &registry)?;
         // A brain programs nothing.

@@ -19,6 +19,10 @@ pub(super) fn router(monitor: &Arc<Monitor>) -> Router {
 }
 
 async fn metrics(State(monitor): State<Arc<Monitor>>) -> Response {
+    #[cfg(unix)]
+    if let Some(ingress) = monitor.ingress() {
+        ingress.refresh_metrics().await;
+    }
     match monitor.metrics_text() {
         Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),

@@ -16,7 +16,7 @@ fn manifests(one: &Echo) -> Manifests {
 }
 
 /// The process of the worker, which is its agent's only child.
-fn worker_of(agent: u32) -> Option<u32> {
+pub(crate) fn worker_of(agent: u32) -> Option<u32> {
     let path = format!("/proc/{agent}/task");
     std::fs::read_dir(path).unwrap().flatten().find_map(|task| {
         let children = std::fs::read_to_string(task.path().join("children")).ok()?;

@@ -84,6 +84,13 @@ struct Answer {
 }
 
 impl Answer {
+    /// What came, if it is an answer.
+    fn read(text: &str) -> Option<Self> {
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        let status = head.split(' ').nth(1).and_then(|it| it.parse().ok())?;
+        Some(Self { status, head: head.to_owned(), body: body.to_owned() })
+    }
+
     /// The backend's name, which it says.
     fn backend(&self) -> Option<String> {
         let json: Value = serde_json::from_str(&self.body).ok()?;
@@ -103,18 +110,20 @@ fn ask_with(address: SocketAddr, host: &str, path: &str, headers: &str) -> Answe
         .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let status = head.split(' ').nth(1).and_then(|it| it.parse().ok()).unwrap_or(0);
-    Answer { status, head: head.to_owned(), body: body.to_owned() }
+    Answer::read(&answer).unwrap_or_else(|| panic!("no answer: {answer:?}"))
 }
 
 /// A service in the namespace shop whose endpoints are these.
 fn service(name: &str, endpoints: &[&Echo]) -> String {
+    service_at(name, &endpoints.iter().map(|echo| echo.address).collect::<Vec<_>>())
+}
+
+fn service_at(name: &str, endpoints: &[SocketAddr]) -> String {
     use std::fmt::Write as _;
-    let port = endpoints.first().map_or(1, |echo| echo.address.port());
+    let port = endpoints.first().map_or(1, SocketAddr::port);
     let mut all = String::new();
-    for echo in endpoints {
-        let (ip, port) = (echo.address.ip(), echo.address.port());
+    for endpoint in endpoints {
+        let (ip, port) = (endpoint.ip(), endpoint.port());
         write!(
             all,
             "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\

@@ -177,6 +177,11 @@ impl Agent {
         self.log.wait(text, |line| message(line, text))
     }
 
+    /// The lines of standard output so far.
+    pub(crate) fn out_lines(&self) -> Vec<String> {
+        self.out.all()
+    }
+
     /// Waits for a line of standard output that contains this.
     pub(crate) fn wait_out(&self, text: &str) {
         self.out.wait(text, |line| line.contains(text).then_some(()));
