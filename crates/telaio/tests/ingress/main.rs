@@ -11,6 +11,7 @@
 mod support;
 
 mod backends;
+mod cluster;
 mod lifecycle;
 mod operations;
 mod routes;
