@@ -1,7 +1,7 @@
 //! Backends that say who they are and what they were asked.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,7 +16,19 @@ pub(crate) struct Echo {
 
 impl Echo {
     pub(crate) fn start(name: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_at(name, IpAddr::from([127, 0, 0, 1]))
+    }
+
+    /// At an address of this machine that is not loopback, as a cluster's endpoints must be.
+    pub(crate) fn start_outside(name: &str) -> Self {
+        // Nothing is sent: the kernel says which address it would take.
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.connect("198.51.100.1:9").expect("this test needs a route to somewhere");
+        Self::start_at(name, socket.local_addr().unwrap().ip())
+    }
+
+    fn start_at(name: &str, ip: IpAddr) -> Self {
+        let listener = TcpListener::bind((ip, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(AtomicUsize::new(0));
         let ended = Arc::new(AtomicBool::new(false));

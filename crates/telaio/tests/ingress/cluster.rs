@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use telaio_testkit::apiserver::{ApiServer, Resource};
+use telaio_testkit::apiserver::{ApiServer, Resource, StreamingLists};
 use tempfile::TempDir;
 
 use super::{Answer, Echo, ask};
@@ -37,6 +37,9 @@ impl Cluster {
             "spec": {"clusterIP": "None", "clusterIPs": ["None"],
                      "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
         });
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
+        server.apply(namespace).unwrap();
         let objects = [node("loom-a", "192.0.2.1"), node("loom-b", "192.0.2.2"), class, service];
         server.apply_many(objects).unwrap();
         let cluster = Self { server, dir: tempfile::tempdir().unwrap() };
@@ -123,7 +126,7 @@ fn from(answer: &Answer, name: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_two_writes_status_and_events_and_the_other_takes_over_within_15_s() {
-    let one = Echo::start("one");
+    let one = Echo::start_outside("one");
     let cluster = Cluster::start(&one).await;
     cluster.ingress("first", "a.example.com", "2026-01-01T00:00:00Z", None);
     let (first, first_http, _) = cluster.agent("loom-a");
@@ -137,11 +140,12 @@ async fn one_of_two_writes_status_and_events_and_the_other_takes_over_within_15_
 
     // The younger of two for the same place hears of it, once, though both agents know.
     cluster.ingress("second", "a.example.com", "2026-02-02T00:00:00Z", None);
-    until("event", || cluster.server.count("events") == 1);
     until("status", || cluster.status("second") == nodes);
+    until("event", || cluster.server.count("events") == 1);
     for agent in [&first, &second] {
-        let warning = agent
-            .wait_log("another Ingress has a.example.com/ already, for it is older: shop/first");
+        let warning = agent.wait_log(
+            "a.example.com/ is not served as asked for here: the older Ingress shop/first has it",
+        );
         assert_eq!(warning["ingress"], "shop/second");
     }
     // A change that changes nothing for us is neither told nor written.
@@ -190,7 +194,7 @@ fn secret(name: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_are_rotated_and_endpoints_drained_while_requests_run() {
-    let (one, two) = (Echo::start("one"), Echo::start("two"));
+    let (one, two) = (Echo::start_outside("one"), Echo::start_outside("two"));
     let cluster = Cluster::start(&one).await;
     cluster.ingress("web", "a.example.com", "2026-01-01T00:00:00Z", Some("cert"));
     cluster.ingress("plain", "b.example.com", "2026-01-01T00:00:00Z", None);
@@ -254,7 +258,7 @@ fn allowed() -> BTreeSet<(String, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_manifest_allows_is_what_the_plane_does() {
-    let one = Echo::start("one");
+    let one = Echo::start_outside("one");
     let cluster = Cluster::start(&one).await;
     cluster.server.apply(secret("any.example.com")).unwrap();
     let edge = json!({
@@ -285,7 +289,8 @@ async fn what_the_manifest_allows_is_what_the_plane_does() {
     until("event", || cluster.server.count("events") == 1);
     until("renewal", || cluster.server.request_count("update", "leases") > 0);
     agent.end();
-    // The next one finds the Lease and tells again what still holds.
+    // The next one finds the Lease and tells again what still holds; older servers stream no lists.
+    cluster.server.set_streaming_lists(StreamingLists::Refused);
     let agent = start();
     until("event told again", || cluster.server.request_count("patch", "events") > 0);
     agent.end();
