@@ -20,7 +20,7 @@ const BENCHMARKS: &[(&str, &str, &str)] = &[
     ("hcn", "telaio-service-proxy", "Windows: compile and diff, and calls to an HNS in memory"),
     (
         "ingress",
-        "telaio-http-proxy",
+        "telaio",
         "Ingress: what a request costs, beside nginx, HAProxy, Envoy and Traefik",
     ),
     (

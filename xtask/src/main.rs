@@ -3,6 +3,7 @@
 //! ```text
 //! cargo xtask test [--long] [--only SUITE]...    everything that is checked, in order
 //! cargo xtask bench brain [ARGS...]              the brain's benchmark, into docs/benchmarks.md
+//! cargo xtask cni                                the static CNI plugin, in target/static
 //! cargo xtask dist                               the zip for Windows, in target/dist
 //! ```
 //!
@@ -12,6 +13,7 @@
 
 mod bench;
 mod cache;
+mod cni;
 mod dist;
 mod exec;
 mod install;
@@ -29,6 +31,7 @@ Commands:
   test [--long] [--only SUITE]...   install what is missing, then run the suites
   bench brain [ARGS...]             run the brain's benchmark and write docs/benchmarks.md
                                     (with arguments, as --sizes 1k,10k: only print)
+  cni                               build the CNI plugin as nodes get it: static, in target/static
   dist                              build the release for Windows and pack it: target/dist/*.zip
 
 Suites: ";
@@ -50,6 +53,7 @@ fn run(args: Vec<String>) -> Result<bool> {
     match args.next().as_deref() {
         Some("test") => suites::test(&suites::Selection::parse(args)?),
         Some("bench") => bench::run(args),
+        Some("cni") => cni::run(args),
         Some("dist") => dist::run(args),
         Some("help" | "--help" | "-h") | None => {
             println!("{USAGE}{}", suites::names().join(", "));

@@ -159,7 +159,8 @@ impl ServiceDelta {
 
     fn find_concerned(&self) -> HashSet<Arc<str>> {
         let states = self.before.iter().chain(&self.after);
-        let endpoints = states.flat_map(|state| &state.slices).flat_map(|slice| &slice.endpoints);
+        let endpoints =
+            states.flat_map(|state| state.all_slices()).flat_map(|slice| &slice.endpoints);
         let mut nodes = HashSet::new();
         for endpoint in endpoints {
             nodes.extend(endpoint.node.clone());

@@ -40,5 +40,5 @@ pub use server::ApiServer;
 pub use state::ServiceState;
 pub use store::{Revision, Snapshot, Store, StoreSize};
 pub use view::{NodeContext, ServiceView, Wants, service_view};
-pub use watch::{Ended, GlobalWatch, LocalWatch};
+pub use watch::{CommitWatch, Ended, GlobalWatch, History, LocalWatch};
 pub use whole::LocalDiff;

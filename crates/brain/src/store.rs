@@ -163,6 +163,11 @@ struct Inner {
     snapshot: Option<Arc<Snapshot>>,
     /// When each override that ends does so, so that time can be a change like any other.
     expiries: BTreeSet<(i64, ObjectKey)>,
+    /// Pauses of routes that have ended: nobody is told of them, and a clock that is set back finds
+    /// them here.
+    ended: BTreeMap<ObjectRef, Object>,
+    /// When each of those that have not does so.
+    pauses: BTreeSet<(i64, ObjectRef)>,
     now_s: i64,
 }
 
@@ -222,8 +227,9 @@ impl Store {
     pub fn set_time(&self, now_s: i64) -> Option<Revision> {
         let mut inner = self.inner.write();
         let mut dirty = BTreeSet::new();
+        let mut objects = BTreeMap::new();
         if now_s < inner.now_s {
-            inner.revive_overrides(now_s, &mut dirty);
+            inner.revive_overrides(now_s, &mut dirty, &mut objects);
         }
         inner.now_s = now_s;
         while let Some((until, service)) = inner.expiries.first().cloned() {
@@ -233,7 +239,8 @@ impl Store {
             inner.expiries.remove(&(until, service.clone()));
             dirty.insert(service);
         }
-        let revision = if inner.commit(dirty, BTreeMap::new()) { Some(inner.bump()) } else { None };
+        inner.end_pauses(&mut objects);
+        let revision = if inner.commit(dirty, objects) { Some(inner.bump()) } else { None };
         let outdated = revision.and_then(|_| inner.snapshot.take());
         drop(inner);
         drop(outdated);
@@ -296,7 +303,12 @@ impl Store {
     /// A cursor for a new watcher, which keeps nothing until it is moved to a revision.
     pub(crate) fn cursor(self: &Arc<Self>) -> Cursor {
         self.inner.write().watchers += 1;
-        Cursor { store: Arc::downgrade(self), at: None }
+        Cursor { store: Arc::downgrade(self), at: None, counted: true }
+    }
+
+    /// A cursor for one who only looks on, and is no watcher of anybody's view.
+    pub(crate) fn onlooker(self: &Arc<Self>) -> Cursor {
+        Cursor { store: Arc::downgrade(self), at: None, counted: false }
     }
 
     /// The commits after `revision`, oldest first; `None` if they are no longer all kept.
@@ -343,8 +355,18 @@ impl Inner {
             ObjectChange::Delete(ObjectRef { kind: Kind::EndpointSlice, key }) => {
                 self.remove_slice(&key, dirty);
             }
+            ObjectChange::Set(Object::Override(pause))
+                if pause.is_about_routes() && !pause.is_active(self.now_s) =>
+            {
+                let object = Object::Override(pause);
+                let object_ref = object.object_ref();
+                let gone = ObjectChange::Delete(object_ref.clone());
+                self.apply_change(gone, dirty, objects);
+                self.ended.insert(object_ref, object);
+            }
             ObjectChange::Set(object) => {
                 let object_ref = object.object_ref();
+                self.ended.remove(&object_ref);
                 if self.objects.get(&object_ref) != Some(&object) {
                     self.index_override(&object_ref, Some(&object), dirty);
                     let before = self.objects.insert(object_ref.clone(), object);
@@ -352,6 +374,7 @@ impl Inner {
                 }
             }
             ObjectChange::Delete(object_ref) => {
+                self.ended.remove(&object_ref);
                 self.index_override(&object_ref, None, dirty);
                 if let Some(before) = self.objects.remove(&object_ref) {
                     objects.entry(object_ref).or_insert(Some(before));
@@ -413,31 +436,75 @@ impl Inner {
         dirty: &mut BTreeSet<ObjectKey>,
     ) {
         if let Some(Object::Override(old)) = self.objects.get(object_ref)
-            && let Some(entry) = self.services.get_mut(&old.service)
+            && let Some(service) = old.service()
+            && let Some(entry) = self.services.get_mut(service)
         {
             entry.overrides.remove(&object_ref.key);
-            dirty.insert(old.service.clone());
+            dirty.insert(service.clone());
         }
-        if let Some(Object::Override(new)) = after {
-            let entry = self.services.entry(new.service.clone()).or_default();
-            entry.overrides.insert(object_ref.key.clone(), Arc::clone(new));
-            dirty.insert(new.service.clone());
+        let Some(Object::Override(new)) = after else { return };
+        let Some(service) = new.service() else {
             if let Some(until) = new.until_s {
-                self.expiries.insert((until, new.service.clone()));
+                self.pauses.insert((until, object_ref.clone()));
+            }
+            return;
+        };
+        let entry = self.services.entry(service.clone()).or_default();
+        entry.overrides.insert(object_ref.key.clone(), Arc::clone(new));
+        dirty.insert(service.clone());
+        if let Some(until) = new.until_s {
+            self.expiries.insert((until, service.clone()));
+        }
+    }
+
+    /// Takes out the pauses that have ended by now.
+    fn end_pauses(&mut self, objects: &mut BTreeMap<ObjectRef, Option<Object>>) {
+        while let Some((until, _)) = self.pauses.first()
+            && *until <= self.now_s
+            && let Some((_, object_ref)) = self.pauses.pop_first()
+        {
+            // It may have been replaced since by one that lasts longer.
+            let has_ended = |object: &Object| match object {
+                Object::Override(pause) => !pause.is_active(self.now_s),
+                _ => false,
+            };
+            if self.objects.get(&object_ref).is_some_and(has_ended)
+                && let Some(object) = self.objects.remove(&object_ref)
+            {
+                objects.entry(object_ref.clone()).or_insert(Some(object.clone()));
+                self.ended.insert(object_ref, object);
             }
         }
     }
 
     /// For a clock that was set back: overrides that had ended and now count again.
-    fn revive_overrides(&mut self, now_s: i64, dirty: &mut BTreeSet<ObjectKey>) {
+    fn revive_overrides(
+        &mut self,
+        now_s: i64,
+        dirty: &mut BTreeSet<ObjectKey>,
+        objects: &mut BTreeMap<ObjectRef, Option<Object>>,
+    ) {
         for object in self.objects.values() {
             if let Object::Override(entry) = object
+                && let Some(service) = entry.service()
                 && let Some(until) = entry.until_s
                 && (now_s + 1..=self.now_s).contains(&until)
             {
-                self.expiries.insert((until, entry.service.clone()));
-                dirty.insert(entry.service.clone());
+                self.expiries.insert((until, service.clone()));
+                dirty.insert(service.clone());
             }
+        }
+        for (object_ref, object) in std::mem::take(&mut self.ended) {
+            let Object::Override(entry) = &object else { continue };
+            if !entry.is_active(now_s) {
+                self.ended.insert(object_ref, object);
+                continue;
+            }
+            if let Some(until) = entry.until_s {
+                self.pauses.insert((until, object_ref.clone()));
+            }
+            objects.entry(object_ref.clone()).or_insert(None);
+            self.objects.insert(object_ref, object);
         }
     }
 
@@ -522,6 +589,8 @@ impl Inner {
 pub(crate) struct Cursor {
     store: Weak<Store>,
     at: Option<Revision>,
+    /// Whether it is one of the watchers.
+    counted: bool,
 }
 
 impl Cursor {
@@ -619,7 +688,9 @@ impl Drop for Cursor {
         if let Some(store) = self.store.upgrade() {
             let mut inner = store.inner.write();
             self.place(&mut inner, None);
-            inner.watchers -= 1;
+            if self.counted {
+                inner.watchers -= 1;
+            }
         }
     }
 }

@@ -142,7 +142,7 @@ fn candidates<'a>(
 ) -> Vec<Candidate<'a>> {
     let mut taken: BTreeSet<(IpAddr, usize, u16)> = BTreeSet::new();
     let mut found = Vec::new();
-    for slice in &state.slices {
+    for slice in state.all_slices() {
         let served = served_ports(service, slice);
         if served.is_empty() {
             continue;
@@ -157,7 +157,7 @@ fn candidates<'a>(
                     continue;
                 }
             }
-            let (drained, weight) = overridden(endpoint, &state.overrides);
+            let Some((drained, weight)) = overridden(endpoint, &state.overrides) else { continue };
             found.push(Candidate {
                 endpoint,
                 slice_ports: &slice.ports,
@@ -183,22 +183,29 @@ fn served_ports(service: &Service, slice: &EndpointSlice) -> Vec<(usize, u16, Sc
     service.ports.iter().enumerate().filter_map(find).collect()
 }
 
-fn overridden(endpoint: &Endpoint, overrides: &[Arc<Override>]) -> (bool, u16) {
+/// Whether an endpoint is drained, and its weight; `None` for one that was removed.
+fn overridden(endpoint: &Endpoint, overrides: &[Arc<Override>]) -> Option<(bool, u16)> {
     let mut weight = endpoint.weight.unwrap_or(1);
     let mut drained = false;
-    for entry in overrides {
-        let applies = match &entry.target {
-            OverrideTarget::Address(ip) => *ip == endpoint.address,
-            OverrideTarget::Pod(pod) => endpoint.pod.as_ref() == Some(pod),
-            OverrideTarget::Node(node) => endpoint.node.as_ref() == Some(node),
-        };
+    for entry in overrides.iter().filter(|entry| applies(entry, endpoint)) {
         match entry.action {
-            _ if !applies => {}
             OverrideAction::Drain => drained = true,
             OverrideAction::Weight(share) => weight = share,
+            OverrideAction::Remove => return None,
+            OverrideAction::Add(_) | OverrideAction::Pause { .. } => {}
         }
     }
-    (drained || weight == 0, weight)
+    Some((drained || weight == 0, weight))
+}
+
+/// Whether an override of a service is about this endpoint of it.
+pub fn applies(entry: &Override, endpoint: &Endpoint) -> bool {
+    match &entry.target {
+        OverrideTarget::Address(ip) => *ip == endpoint.address,
+        OverrideTarget::Pod(pod) => endpoint.pod.as_ref() == Some(pod),
+        OverrideTarget::Node(node) => endpoint.node.as_ref() == Some(node),
+        OverrideTarget::Routes { .. } => false,
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

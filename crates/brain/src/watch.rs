@@ -107,6 +107,43 @@ impl Follower {
     }
 }
 
+/// What happened to the store.
+#[derive(Debug)]
+pub enum History {
+    /// It begins here, or what happened before is no longer kept.
+    From(Arc<Snapshot>),
+    /// These commits, oldest first.
+    Commits(Vec<Arc<Commit>>),
+}
+
+/// Follows what happens to the store, change by change: for those who tell people of it.
+#[derive(Debug)]
+pub struct CommitWatch {
+    follower: Follower,
+}
+
+impl CommitWatch {
+    /// A watch of this store.
+    pub fn new(store: &Arc<Store>) -> Self {
+        let (cursor, head) = (store.onlooker(), store.subscribe());
+        Self { follower: Follower { cursor, head, at: None } }
+    }
+
+    /// Waits for what happens next. Cancel-safe.
+    pub async fn next(&mut self) -> Result<History, Ended> {
+        match self.follower.news().await? {
+            News::Whole(snapshot) => {
+                self.follower.arrived(snapshot.revision);
+                Ok(History::From(snapshot))
+            }
+            News::Commits(commits, last) => {
+                self.follower.arrived(last);
+                Ok(History::Commits(commits))
+            }
+        }
+    }
+}
+
 /// Follows one node's view.
 #[derive(Debug)]
 pub struct LocalWatch {

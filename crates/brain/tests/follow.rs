@@ -308,6 +308,31 @@ fn a_clock_set_back_makes_overrides_count_again() {
 }
 
 #[test]
+fn a_pause_of_routes_ends_by_itself_and_comes_back_with_the_clock() {
+    let store = Store::new();
+    let target = telaio_model::OverrideTarget::Routes { host: None, path: None };
+    let action = telaio_model::OverrideAction::Pause { retry_after_s: 60 };
+    let mut pause = web_override("o", target, action);
+    pause.until_s = Some(100);
+    store.apply(set([web().into(), pause.clone().into()]));
+    let kinds = [Kind::Override].into();
+    let mut watcher = Watcher::new(&store, "n1", Wants { kinds, ..Wants::default() });
+    for (now_s, count) in [(50, 1), (100, 0), (99, 1), (200, 0)] {
+        store.set_time(now_s);
+        watcher.has.pull(&mut watcher.watch);
+        assert_eq!(watcher.has.objects.len(), count, "at {now_s}");
+    }
+    // Told once more when it is over: still over. Told to last longer: it counts.
+    store.apply(set([pause.clone().into()]));
+    watcher.has.pull(&mut watcher.watch);
+    assert_eq!(watcher.has.objects.len(), 0);
+    pause.until_s = Some(300);
+    store.apply(set([pause.into()]));
+    watcher.has.pull(&mut watcher.watch);
+    assert_eq!(watcher.has.objects.len(), 1);
+}
+
+#[test]
 fn what_nobody_needs_is_not_kept() {
     let store = Store::new();
     store.apply(set([web().into()]));

@@ -9,14 +9,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
+use std::time::{Duration, UNIX_EPOCH};
 
 use telaio_http_proxy::table::{
-    Action, Age, BackendId, CanaryRule, HostMatch, PathMatch, Policy, Redirect, Rewrite,
+    Action, Age, BackendId, CanaryRule, Fixed, HostMatch, PathMatch, Policy, Redirect, Rewrite,
     TlsRedirect, WeightedBackend,
 };
 use telaio_model::{
-    AuthSecret, ConfigMap, Ingress, IngressBackend, IngressPath, ObjectKey, PathType, PortRef,
-    TlsSecret,
+    AuthSecret, ConfigMap, Ingress, IngressBackend, IngressPath, ObjectKey, Override,
+    OverrideAction, OverrideTarget, PathType, PortRef, TlsSecret,
 };
 
 use crate::annotations::{Annotations, Options, Outcome, RedirectOption, values};
@@ -40,6 +41,8 @@ pub struct Cluster {
     pub auth: BTreeMap<ObjectKey, Arc<AuthSecret>>,
     /// ConfigMaps.
     pub maps: BTreeMap<ObjectKey, Arc<ConfigMap>>,
+    /// What somebody decided about an Ingress's routes, by Ingress and name.
+    pub pauses: BTreeMap<ObjectKey, BTreeMap<ObjectKey, Arc<Override>>>,
 }
 
 impl Cluster {
@@ -66,6 +69,8 @@ pub enum Need {
     Secret(ObjectKey),
     /// A ConfigMap.
     ConfigMap(ObjectKey),
+    /// What was decided about the routes of an Ingress.
+    Pauses(ObjectKey),
 }
 
 /// A host, or none in particular, and the secret that has its certificate.
@@ -105,6 +110,7 @@ pub fn compile(ingress: &Ingress, cluster: &Cluster) -> Compiled {
         manner: Arc::default(),
         compiled: Compiled { age: age(ingress, 0), ..Compiled::default() },
     };
+    compiler.need(Need::Pauses(ingress.meta.key.clone()));
     compiler.note_findings(&annotations);
     let (tls, unverified) = policy::upstream_tls(&mut compiler, &annotations.options);
     compiler.manner = Arc::new(Manner::new(&annotations.options, tls));
@@ -310,7 +316,8 @@ impl<'a> Compiler<'a> {
         if let Some(redirect) = redirect(options) {
             action = Action::Redirect(redirect);
         }
-        if options.ssl_passthrough && &*path.path == "/" {
+        let is_paused = self.pause_of(host, &matched).is_some();
+        if options.ssl_passthrough && &*path.path == "/" && !is_paused {
             self.claim_passthrough(host, &backend);
         }
         let canary = options.canary.on.then(|| policy::canary(options, backend));
@@ -332,6 +339,10 @@ impl<'a> Compiler<'a> {
         policy: &Arc<Policy>,
         canary: Option<CanaryRule>,
     ) {
+        let action = match self.pause_of(&place.host, &place.path) {
+            Some(pause) => maintenance(pause),
+            None => action,
+        };
         self.compiled.claims.push(Arc::new(Claim {
             place,
             rank,
@@ -342,6 +353,27 @@ impl<'a> Compiler<'a> {
             policy: Arc::clone(policy),
             canary,
         }));
+    }
+
+    /// Somebody's decision to pause what has this host and path.
+    fn pause_of(&self, host: &HostMatch, path: &PathMatch) -> Option<&'a Override> {
+        let (PathMatch::Exact(text) | PathMatch::Prefix(text) | PathMatch::Regex(text)) = path;
+        let pauses = self.cluster.pauses.get(self.key())?;
+        let is_meant = |pause: &&Arc<Override>| match &pause.target {
+            OverrideTarget::Routes { host: only_host, path: only_path } => {
+                let named = |name: &Arc<str>| match &**name {
+                    "" | "*" => *host == HostMatch::Any,
+                    name => *host == host_match(name),
+                };
+                // A path that is read as an expression is still named as the Ingress has it.
+                let is_path = |path: &Arc<str>| {
+                    path == text || text.strip_prefix("(?i)^").is_some_and(|it| it == &**path)
+                };
+                only_host.as_ref().is_none_or(named) && only_path.as_ref().is_none_or(is_path)
+            }
+            _ => false,
+        };
+        pauses.values().find(is_meant).map(|pause| &**pause)
     }
 
     fn claim_passthrough(&mut self, host: &HostMatch, backend: &BackendId) {
@@ -409,6 +441,33 @@ impl<'a> Compiler<'a> {
         self.claim(place, Rank::Alias, &id, index, Action::Redirect(redirect), policy, None);
     }
 }
+
+/// What clients get of a paused route. It says nothing of who decided, or why: they are strangers.
+fn maintenance(pause: &Override) -> Action {
+    let seconds = match pause.action {
+        OverrideAction::Pause { retry_after_s } => retry_after_s,
+        _ => 0,
+    };
+    // A pause that ends says when: the table has no clock.
+    let end = pause.until_s.and_then(|until| u64::try_from(until).ok());
+    let retry_after = match end {
+        Some(end) => httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(end)),
+        None => seconds.to_string(),
+    };
+    Action::Respond(Fixed {
+        status: 503,
+        content_type: "text/html; charset=utf-8".into(),
+        body: MAINTENANCE.into(),
+        retry_after: Some(retry_after.into()),
+    })
+}
+
+/// The page of a paused route.
+const MAINTENANCE: &str = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+    <meta name=\"viewport\" content=\"width=device-width\"><title>Paused for maintenance</title></head>\n\
+    <body><h1>Paused for maintenance</h1>\n\
+    <p>The people who run this site have paused it. Nothing is wrong with your request; \
+    please try again later.</p></body></html>\n";
 
 /// The one copy of a policy that asks for nothing in particular: most Ingresses have it.
 fn shared(policy: Policy) -> Arc<Policy> {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use telaio_http_proxy::table::{Age, Backend, BackendId, Certificate, CertificateId, TableChange};
-use telaio_model::{Ingress, ObjectKey};
+use telaio_model::{Ingress, ObjectKey, Override};
 
 use crate::backends::BackendSpec;
 use crate::certificates;
@@ -73,6 +73,8 @@ pub struct Gateway {
     entries: BTreeMap<ObjectKey, Entry>,
     /// Who refers to what.
     needed_by: BTreeMap<Need, BTreeSet<ObjectKey>>,
+    /// The Ingress that each decision about routes is about.
+    paused: BTreeMap<ObjectKey, ObjectKey>,
     claims: Claims,
     backends: BTreeMap<BackendId, BackendEntry>,
     /// The backends of a service.
@@ -135,7 +137,29 @@ impl Gateway {
                 set(&mut self.cluster.maps, &key, map);
                 pending.needs.insert(Need::ConfigMap(key));
             }
+            IngressEvent::Pause(key, pause) => self.take_pause(key, pause),
             IngressEvent::Nodes(_) | IngressEvent::Synced => {}
+        }
+    }
+
+    fn take_pause(&mut self, key: ObjectKey, pause: Option<Arc<Override>>) {
+        let before = match &pause {
+            Some(pause) => self.paused.insert(key.clone(), pause.object.clone()),
+            None => self.paused.remove(&key),
+        };
+        if let Some(ingress) = before
+            && let Some(pauses) = self.cluster.pauses.get_mut(&ingress)
+        {
+            pauses.remove(&key);
+            if pauses.is_empty() {
+                self.cluster.pauses.remove(&ingress);
+            }
+            self.pending.needs.insert(Need::Pauses(ingress));
+        }
+        if let Some(pause) = pause {
+            let ingress = pause.object.clone();
+            self.cluster.pauses.entry(ingress.clone()).or_default().insert(key, pause);
+            self.pending.needs.insert(Need::Pauses(ingress));
         }
     }
 

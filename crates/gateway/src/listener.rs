@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use telaio_model::{
     AuthSecret, ConfigMap, EndpointRef, Ingress, IngressClass, Kind, LocalEndpoint, LocalService,
-    Node, Object, ObjectKey, ObjectRef, Op, TlsSecret,
+    Node, Object, ObjectKey, ObjectRef, Op, Override, TlsSecret,
 };
 use tokio::sync::mpsc;
 
@@ -27,6 +27,7 @@ pub const KINDS: &[Kind] = &[
     Kind::AuthSecret,
     Kind::ConfigMap,
     Kind::Node,
+    Kind::Override,
 ];
 
 /// A node's view as it is followed.
@@ -64,6 +65,8 @@ pub enum IngressEvent {
     AuthSecret(ObjectKey, Option<Arc<AuthSecret>>),
     /// A ConfigMap is now this, or no more.
     ConfigMap(ObjectKey, Option<Arc<ConfigMap>>),
+    /// Somebody's decision about routes is now this, or no more.
+    Pause(ObjectKey, Option<Arc<Override>>),
     /// The addresses of the nodes are now these.
     Nodes(Vec<IpAddr>),
     /// The state is consistent: act on it.
@@ -233,6 +236,11 @@ impl EventListener {
                 self.send(IngressEvent::AuthSecret(key, Some(secret))).await
             }
             Object::ConfigMap(map) => self.send(IngressEvent::ConfigMap(key, Some(map))).await,
+            Object::Override(decided) => {
+                // What is decided about endpoints stands in the services already.
+                let pause = Some(decided).filter(|it| it.is_about_routes());
+                self.send(IngressEvent::Pause(key, pause)).await
+            }
             Object::Node(_) => {
                 self.nodes_changed = true;
                 Ok(())
@@ -252,6 +260,7 @@ impl EventListener {
             Kind::TlsSecret => self.send(IngressEvent::Certificate(key, None)).await,
             Kind::AuthSecret => self.send(IngressEvent::AuthSecret(key, None)).await,
             Kind::ConfigMap => self.send(IngressEvent::ConfigMap(key, None)).await,
+            Kind::Override => self.send(IngressEvent::Pause(key, None)).await,
             Kind::Node => {
                 self.nodes_changed = true;
                 Ok(())

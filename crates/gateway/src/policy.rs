@@ -173,9 +173,8 @@ fn error_backend(compiler: &mut Compiler<'_>, options: &Options) -> Option<Error
         return None;
     };
     let backend = compiler.first_port_of(service)?;
-    // Without further statuses it answers where there is nobody else to.
+    // Where there is nobody else to answer it does in any case.
     let mut statuses = options.custom_errors.clone();
-    statuses.push(503);
     statuses.sort_unstable();
     statuses.dedup();
     Some(ErrorBackend { backend, statuses })
@@ -238,6 +237,7 @@ fn auth(compiler: &mut Compiler<'_>, options: &Options) -> Vec<Auth> {
             set_headers,
             always_set_cookie: forward.always_set_cookie,
             cache: forward.cache_duration.filter(|_| cached).unwrap_or_default(),
+            cache_key: forward.cache_key.clone(),
             timeout: AUTH_TIMEOUT,
         }));
     }

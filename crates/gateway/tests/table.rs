@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use support::{World, meets, objects};
 use telaio_http_proxy::table::{
-    Auth, Balance, EndpointAddress, EndpointState, HeaderEdit, Rewrite, TlsRedirect,
+    Action, Auth, Balance, EndpointAddress, EndpointState, HeaderEdit, Rewrite, Route, TlsRedirect,
     UpstreamProtocol, UpstreamTls,
 };
 use telaio_model::{Object, ObjectChange};
@@ -266,6 +266,43 @@ async fn what_a_person_drained_or_weighted_is_followed() {
     world.load(&over("action: drain")).await;
     let endpoint = &world.backends.values().next().unwrap().endpoints[0];
     assert_eq!(endpoint.state, EndpointState::Draining);
+}
+
+#[tokio::test]
+async fn what_a_person_paused_answers_503_until_it_is_over() {
+    let base = services()
+        + &ingress("web", "a.example.com", "/", "one", "")
+        + &ingress("other", "b.example.com", "/", "one", "");
+    let pause = |target: &str, more: &str| {
+        format!(
+            "{base}apiVersion: telaio.dev/v1\nkind: Override\n\
+             metadata: {{name: o, namespace: shop}}\n\
+             spec: {{ingress: {{name: web{target}}}, action: pause{more}}}\n"
+        )
+    };
+    let answers = |world: &World| -> Vec<Option<String>> {
+        let of = |route: &Route| match &route.action {
+            Action::Respond(fixed) if fixed.status == 503 => {
+                Some(fixed.retry_after.as_deref().unwrap_or_default().to_owned())
+            }
+            _ => None,
+        };
+        world.routes.values().map(of).collect()
+    };
+    // Routes are in the order of their names: other, web.
+    let mut world = World::of(&pause("", ", retryAfter: 90")).await;
+    assert_eq!(answers(&world), [None, Some("90".to_owned())]);
+    world.load(&pause(", host: a.example.com, path: /", ", until: 2030-01-01T00:00:00Z")).await;
+    let date = "Tue, 01 Jan 2030 00:00:00 GMT".to_owned();
+    assert_eq!(answers(&world), [None, Some(date)]);
+    for target in [", host: b.example.com", ", path: /other"] {
+        world.load(&pause(target, "")).await;
+        assert_eq!(answers(&world), [None, None], "{target}");
+    }
+    world.load(&pause("", "")).await;
+    assert_eq!(answers(&world), [None, Some("60".to_owned())]);
+    world.load(&base).await;
+    assert_eq!(answers(&world), [None, None]);
 }
 
 #[tokio::test]

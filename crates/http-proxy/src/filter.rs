@@ -165,7 +165,8 @@ impl RouteFilters {
                 None => problems.push("a rate limit of no requests is left out".to_owned()),
             }
         }
-        let auth = policy.auth.iter().map(|auth| read_auth(auth, &mut problems)).collect();
+        let auth =
+            policy.auth.iter().map(|auth| read_auth(&route.id, auth, &mut problems)).collect();
         let redirect = match &route.action {
             Action::Redirect(redirect) => keep(RedirectFilter::new(redirect), &mut problems),
             _ => None,
@@ -311,6 +312,12 @@ impl RouteFilters {
         if let Some(settings) = &self.policy.client_tls {
             client_cert::tell(settings, head);
         }
+        for auth in &self.auth {
+            let AuthFilter::Forward(forward) = auth else { continue };
+            for name in forward.told_fields() {
+                head.headers.remove(name);
+            }
+        }
         if let Some(granted) = &passed.granted {
             for field in granted.request.iter() {
                 head.headers.remove(field.name);
@@ -360,7 +367,7 @@ fn keep<T, E: std::fmt::Display>(read: Result<T, E>, problems: &mut Vec<String>)
     read.map_err(|error| problems.push(error.to_string())).ok()
 }
 
-fn read_auth(auth: &Auth, problems: &mut Vec<String>) -> AuthFilter {
+fn read_auth(route: &Arc<str>, auth: &Auth, problems: &mut Vec<String>) -> AuthFilter {
     match auth {
         Auth::Deny(why) => AuthFilter::Deny(Arc::clone(why)),
         Auth::Basic(settings) => {
@@ -368,7 +375,7 @@ fn read_auth(auth: &Auth, problems: &mut Vec<String>) -> AuthFilter {
             problems.extend(wrong);
             AuthFilter::Basic(filter)
         }
-        Auth::Forward(settings) => match ForwardFilter::new(settings) {
+        Auth::Forward(settings) => match ForwardFilter::new(route, settings, problems) {
             Ok(filter) => AuthFilter::Forward(Box::new(filter)),
             Err(error) => {
                 problems.push(error.to_string());

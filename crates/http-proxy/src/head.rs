@@ -143,6 +143,15 @@ impl RequestHead {
         Self::default()
     }
 
+    /// As [`new`](Self::new), with room for a usual head: one that grows as it is read costs more.
+    pub fn with_room() -> Self {
+        Self {
+            headers: Headers::with_room(),
+            authority: String::with_capacity(64),
+            ..Self::default()
+        }
+    }
+
     /// Forgets the last request and keeps the memory and the client.
     pub fn clear(&mut self) {
         self.method = Method::GET;
@@ -245,6 +254,11 @@ impl Default for ResponseHead {
 }
 
 impl ResponseHead {
+    /// A response without fields, with room for those of a usual head.
+    pub fn with_room() -> Self {
+        Self { status: StatusCode::OK, headers: Headers::with_room() }
+    }
+
     /// A response without fields.
     pub fn new(status: StatusCode) -> Self {
         Self { status, headers: Headers::new() }

@@ -6,9 +6,12 @@
 //! heads and bodies.
 
 pub(crate) mod attempts;
+mod believe;
 mod cached;
 pub mod decide;
+mod error_page;
 pub mod forward;
+mod mirrored;
 pub mod observe;
 pub mod settings;
 

@@ -326,6 +326,7 @@ async fn another_server_is_asked_before_the_cache() {
         set_headers: vec![],
         always_set_cookie: false,
         cache: Duration::ZERO,
+        cache_key: None,
         timeout: Duration::from_secs(5),
     };
     let policy = Policy { auth: vec![Auth::Forward(forward)], ..cached() };

@@ -116,6 +116,46 @@ async fn nobody_but_a_trusted_proxy_says_who_the_client_is() {
 }
 
 #[tokio::test]
+async fn names_that_programs_mistake_for_others_do_not_reach_a_backend() {
+    let backend = Backend::start().await;
+    let ask = "GET /head HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX_User: evil\r\nssl_client_verify: evil\r\n\
+               Proxy: evil\r\nX-Forwarded-Prefix: evil\r\nX-Forwarded-Scheme: evil\r\nX-Forwarded-Server: evil\r\n\
+               X-Forwarded-Ssl: evil\r\nX-Scheme: evil\r\nX-User: good\r\n\r\n";
+    let answer = Proxy::before(&[&backend]).raw(ask).await;
+    assert!(body(&answer).contains("X-User: good\r\n"), "{answer}");
+    assert!(!answer.contains("evil"), "{answer}");
+    let policy = Policy { forwarded_prefix: Some("/app".into()), ..Policy::default() };
+    let answer = Proxy::with_policy(&[&backend], policy).raw(ask).await;
+    assert!(body(&answer).contains("X-Forwarded-Prefix: /app\r\n"), "{answer}");
+    assert!(!answer.contains("evil"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_trusted_proxys_lists_are_carried_on_whole() {
+    let backend = Backend::start().await;
+    let settings = ProxySettings {
+        trusted_proxies: vec!["127.0.0.0/8".parse().expect("a network")],
+        ..ProxySettings::default()
+    };
+    let proxy = Proxy::with(&[&backend], Policy::default(), settings);
+    let ask = |fields: &str| {
+        format!("GET /head HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n\r\n")
+    };
+    let answer = proxy.raw(ask("X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-For: 192.0.2.1")).await;
+    let seen = body(&answer);
+    assert!(seen.contains("X-Forwarded-For: 6.6.6.6, 192.0.2.1, 127.0.0.1\r\n"), "{seen}");
+    assert!(seen.contains("X-Real-IP: 192.0.2.1\r\n"), "{seen}");
+    assert!(seen.contains("Forwarded: for=192.0.2.1;host=\"a\";proto=http\r\n"), "{seen}");
+    let answer = proxy.raw(ask("Forwarded: for=\"192.0.2.1:99\";proto=https;host=b")).await;
+    let seen = body(&answer);
+    assert!(seen.contains("X-Forwarded-For: 192.0.2.1, 127.0.0.1\r\n"), "{seen}");
+    assert!(seen.to_ascii_lowercase().contains("x-forwarded-proto: https\r\n"), "{seen}");
+    assert!(seen.to_ascii_lowercase().contains("x-forwarded-host: b\r\n"), "{seen}");
+    let list = "Forwarded: for=\"192.0.2.1:99\";proto=https;host=b, for=127.0.0.1;host=\"a\";proto=https\r\n";
+    assert!(seen.contains(list), "{seen}");
+}
+
+#[tokio::test]
 async fn connections_are_used_again_on_both_sides_and_pipelines_are_answered_in_order() {
     let (backend, proxies) = both_ways().await;
     for proxy in &proxies {

@@ -126,6 +126,21 @@ async fn requests_of_one_connection_run_beside_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn names_that_programs_mistake_for_others_do_not_reach_a_backend() {
+    let backend = Backend::start().await;
+    let proxy = before(&backend);
+    let mut send = connect(proxy.plain).await;
+    let mut asked = request(Method::GET, "/head");
+    for (name, value) in [("x_user", "evil"), ("proxy", "evil"), ("x-user", "good")] {
+        asked.headers_mut().append(name, value.parse().expect("value"));
+    }
+    let (response, _) = send.send_request(asked, true).expect("send");
+    let answer = read(response.await.expect("response")).await.expect("body");
+    let seen = String::from_utf8_lossy(&answer.body).into_owned();
+    assert!(seen.contains("good") && !seen.contains("evil"), "{seen}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn heads_are_translated_both_ways() {
     let backend = Backend::start().await;
     let proxy = before(&backend);

@@ -1,6 +1,10 @@
 //! TLS that is carried undecrypted: the endpoint's own certificate reaches the client, over real
 //! sockets, with curl.
-#![allow(clippy::expect_used, reason = "a test ends where its means fail")]
+#![allow(
+    clippy::expect_used,
+    clippy::struct_field_names,
+    reason = "a test ends where its means fail"
+)]
 
 mod support;
 

@@ -49,7 +49,7 @@ pub use local::{
 pub use meta::{LabelSelector, Meta, ObjectKey, SelectorOperator, SelectorRequirement};
 pub use node::{Node, NodeAddress, Taint};
 pub use object::{Batch, Kind, Object, ObjectChange, ObjectRef};
-pub use overrides::{Override, OverrideAction, OverrideTarget};
+pub use overrides::{AddedEndpoint, Override, OverrideAction, OverrideTarget};
 pub use pod::{ContainerPort, Pod, PodPhase};
 pub use policy::{NetworkPolicy, PolicyPeer, PolicyPort, PolicyPortMatch, PolicyRule};
 pub use service::{

@@ -37,6 +37,8 @@ pub const TCP: u8 = 6;
 
 /// Packets were seen in both directions.
 pub const STATUS_SEEN_REPLY: u32 = 1 << 1;
+/// The flow has been used both ways for long enough to be kept under pressure; with TCP, the connection stands.
+pub const STATUS_ASSURED: u32 = 1 << 2;
 /// The destination is changed.
 pub const STATUS_DESTINATION_NAT: u32 = 1 << 5;
 

@@ -31,7 +31,7 @@ use crate::netns::{Netns, NetnsError};
 use crate::socket::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, Protocol, Socket};
 use crate::wire::{Message, Writer};
 
-pub use link::{Bridge, BridgePort, Mac, PeerPlace, SetLink, Veth, Vxlan, Which};
+pub use link::{Bridge, BridgePort, BridgeVlan, Mac, PeerPlace, SetLink, Veth, Vxlan, Which};
 pub use neighbour::{FdbEntry, Neighbour, PortEntry};
 pub use route::{Route, Scope};
 
@@ -73,6 +73,12 @@ pub enum Request<'a> {
     Vxlan(Vxlan<'a>),
     /// Changes a link.
     Set(SetLink<'a>),
+    /// Has a bridge tell virtual networks apart. A kernel that cannot does not say so: it refuses [`Request::AddVlan`].
+    VlanFiltering(Which<'a>),
+    /// Puts a port, or a bridge itself, into a virtual network.
+    AddVlan(BridgeVlan),
+    /// Takes it out.
+    DeleteVlan(BridgeVlan),
     /// Removes a link, and its peer.
     DeleteLink(Which<'a>),
     /// Removes all links of a group at once. Much cheaper than one by one.
@@ -108,6 +114,11 @@ impl Request<'_> {
             Self::Bridge(bridge) => bridge.write(writer, create, sequence),
             Self::Vxlan(vxlan) => vxlan.write(writer, create, sequence),
             Self::Set(set) => set.write(writer, flags, sequence),
+            Self::VlanFiltering(which) => {
+                link::write_vlan_filtering(writer, flags, sequence, *which);
+            }
+            Self::AddVlan(vlan) => vlan.write(writer, true, flags, sequence),
+            Self::DeleteVlan(vlan) => vlan.write(writer, false, flags, sequence),
             Self::DeleteLink(which) => link::write_delete(writer, flags, sequence, *which),
             Self::DeleteGroup(group) => link::write_delete_group(writer, flags, sequence, *group),
             Self::AddAddress(address) => address.write(writer, RTM_NEWADDR, create, sequence),

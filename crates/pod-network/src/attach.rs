@@ -14,7 +14,7 @@
 
 mod links;
 
-pub(crate) use links::{announcement, port_of};
+pub(crate) use links::{announcement, port_of, vlan_requests};
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -31,10 +31,9 @@ use crate::ipam::{self, Range};
 use crate::names;
 use crate::network::Network;
 use crate::networks::ENODEV;
-use crate::overlay;
 use crate::port::Port;
-use crate::ports::{self, Flows};
-use crate::rules::{Added, Cluster, Rules};
+use crate::ports;
+use crate::rules::{Added, Rules};
 use crate::state::{Lock, State};
 
 const ENOENT: i32 = 2;
@@ -110,6 +109,7 @@ pub(crate) fn attach(
         },
         host_link: names::host_link(&network.name, wanted.container, wanted.interface, 0),
         is_routed: false,
+        is_chained: false,
         mac: String::new(),
         addresses: Vec::new(),
         ports: wanted.ports.to_vec(),
@@ -123,6 +123,50 @@ pub(crate) fn attach(
         let _ = detach(state, &key, Some(record));
     }
     made
+}
+
+/// Gives an interface of another plugin's making published ports and limits. `lock` is the shared one. The same again
+/// replaces what was there.
+pub(crate) fn attach_chained(
+    state: &State,
+    lock: Lock,
+    key: &str,
+    record: &mut Attachment,
+) -> Result<()> {
+    ports::check(&record.ports)?;
+    let mac = std::mem::take(&mut record.mac);
+    let mut busy = state.begin_attachment(key, record)?;
+    if busy.is_none() {
+        let Some(_before) = state.lock_attachment(key)? else {
+            return Err(Error::Busy { what: record.to_string() });
+        };
+        let before = state.attachment(key)?.flatten();
+        detach(state, key, Some(before.unwrap_or_else(|| record.clone())))?;
+        busy = state.begin_attachment(key, record)?;
+    }
+    let _busy = busy.ok_or_else(|| Error::Busy { what: record.to_string() })?;
+    let made = make_chained(state, lock, key, mac, record);
+    if made.is_err() {
+        // Why it failed is what the caller has to know. What cannot be undone now has its record.
+        let _ = detach(state, key, Some(record.clone()));
+    }
+    made
+}
+
+fn make_chained(
+    state: &State,
+    lock: Lock,
+    key: &str,
+    mac: String,
+    record: &mut Attachment,
+) -> Result<()> {
+    ports::claim(state, key, record)?;
+    if let Some(bandwidth) = &record.bandwidth {
+        crate::bandwidth::set(&record.host_link, bandwidth)?;
+    }
+    publish(state, lock, record)?;
+    record.mac = mac;
+    state.save_attachment(key, record)
 }
 
 /// Whether an attachment's links are there.
@@ -268,22 +312,21 @@ fn check_asked(sets: &[Vec<Range>], asked: &[IpAddr]) -> Result<()> {
     }
 }
 
-/// Publishes the ports. Where somebody has removed our tables, all of them are put back.
+/// Publishes the addresses and ports. Where somebody has removed our tables, all of them are put back.
 fn publish(state: &State, lock: Lock, record: &Attachment) -> Result<()> {
-    if record.ports.is_empty() {
-        return Ok(());
-    }
     let mut rules = Rules::open()?;
     if rules.publish(record)? == Added::NoTable {
         drop(lock);
         let _lock = state.lock_exclusive()?;
-        let mut instances: Vec<Attachment> =
-            state.attachments()?.into_iter().filter_map(|(_, record)| record).collect();
-        instances.push(record.clone());
-        let (networks, others) = (state.networks()?, overlay::others(state)?);
-        rules.write_all(&Cluster { networks: &networks, others: &others }, &instances)?;
+        rules.write(state, &state.networks()?)?;
     }
-    ports::forget_flows(std::slice::from_ref(record), Flows::Connectionless)
+    ports::forget_flows(std::slice::from_ref(record))
+}
+
+/// All attachments with what they really have, those that are being made among them.
+pub(crate) fn recorded(state: &State) -> Result<Vec<Attachment>> {
+    let records = state.attachments()?.into_iter().filter_map(|(_, record)| record);
+    records.map(|record| with_claims(state, record)).collect()
 }
 
 /// Takes an attachment back, whatever of it there is. Goes on after errors; the record stays until everything
@@ -292,11 +335,11 @@ pub(crate) fn detach(state: &State, key: &str, record: Option<Attachment>) -> Re
     let Some(record) = record else { return state.remove_attachment(key) };
     let record = with_claims(state, record)?;
     let mut errors = Vec::new();
-    if !record.ports.is_empty() {
-        errors.extend(unpublish(std::slice::from_ref(&record)).err());
-    }
+    errors.extend(unpublish(state, std::slice::from_ref(&record)).err());
     errors.extend(links::forget_neighbours(state, std::iter::once(&record)).err());
-    errors.extend(links::remove(&record.host_link).err());
+    if !record.is_chained {
+        errors.extend(links::remove(&record.host_link).err());
+    }
     if record.bandwidth.is_some() {
         errors.extend(crate::bandwidth::clear(&record.host_link).err());
     }
@@ -324,14 +367,14 @@ pub(crate) fn detach_many(state: &State, records: Vec<(String, Option<Attachment
     if doomed.is_empty() {
         return Error::all(errors);
     }
-    let with_ports: Vec<Attachment> =
-        doomed.iter().map(|(_, it)| it).filter(|it| !it.ports.is_empty()).cloned().collect();
-    let unpublished = unpublish(&with_ports);
+    let all: Vec<Attachment> = doomed.iter().map(|(_, it)| it).cloned().collect();
+    let unpublished = unpublish(state, &all);
     errors.extend(links::forget_neighbours(state, doomed.iter().map(|(_, it)| it)).err());
     let limiting = doomed.iter().filter(|(_, record)| record.bandwidth.is_some());
     let limiting: Vec<String> =
         limiting.map(|(_, record)| crate::bandwidth::limit_link(&record.host_link)).collect();
-    let host_links = doomed.iter().map(|(_, record)| record.host_link.as_str());
+    let own = doomed.iter().filter(|(_, record)| !record.is_chained);
+    let host_links = own.map(|(_, record)| record.host_link.as_str());
     let unlinked = remove_links(host_links.chain(limiting.iter().map(String::as_str)));
     let is_clean = unpublished.is_ok() && unlinked.is_ok();
     errors.extend(unpublished.err().into_iter().chain(unlinked.err()));
@@ -358,12 +401,9 @@ pub(crate) fn remove_links<'a>(names: impl Iterator<Item = &'a str> + Clone) -> 
     kernel.all_but(&[ENODEV], [Request::DeleteGroup(DOOMED_GROUP)]).map_err(doing())
 }
 
-fn unpublish(records: &[Attachment]) -> Result<()> {
-    if records.is_empty() {
-        return Ok(());
-    }
-    Rules::open()?.unpublish(records)?;
-    ports::forget_flows(records, Flows::All)
+fn unpublish(state: &State, records: &[Attachment]) -> Result<()> {
+    Rules::open()?.unpublish(state, records)?;
+    ports::forget_flows(records)
 }
 
 /// What an attachment really has: a record whose making was cut short does not know its addresses, but their claims know
@@ -385,6 +425,9 @@ fn with_claims(state: &State, mut record: Attachment) -> Result<Attachment> {
 
 fn forget(state: &State, key: &str, record: &Attachment) -> Result<()> {
     ports::release(state, record)?;
+    if record.is_chained {
+        return state.remove_attachment(key);
+    }
     for inet in &record.addresses {
         ipam::release(state, record, inet.address())?;
     }

@@ -28,6 +28,9 @@ pub struct Attachment {
     /// The group of the host end if it hangs on no bridge but is routed to.
     #[serde(default)]
     pub is_routed: bool,
+    /// The interface is another plugin's: only ports and limits are ours.
+    #[serde(default)]
+    pub is_chained: bool,
     /// The interface's hardware address.
     pub mac: String,
     /// Its addresses, each with its network's prefix length.

@@ -13,7 +13,7 @@ use telaio_netlink::links::{LinkIndex, Links, NewLink};
 use telaio_netlink::tc::{TokenBucket, TrafficControl};
 
 use crate::error::{Error, Result};
-use crate::names::HOST_LINK_PREFIX;
+use crate::names::{self, HOST_LINK_PREFIX};
 
 /// What the names of the links begin with that limit what instances send.
 pub const LIMIT_LINK_PREFIX: &str = "tli";
@@ -22,6 +22,8 @@ pub const ANNOTATION_INGRESS: &str = "kubernetes.io/ingress-bandwidth";
 /// And out of itself.
 pub const ANNOTATION_EGRESS: &str = "kubernetes.io/egress-bandwidth";
 
+/// The longest name of a link.
+const LINK_NAME_LEN_MAX: usize = 15;
 /// For how long packets wait at most, if the limit is kept: the reference plugin's value.
 const QUEUE_MS: u64 = 25;
 /// Without a burst: what goes through in this time, and at least this many bytes.
@@ -144,13 +146,15 @@ fn quantity(text: &str) -> Option<u64> {
 /// The name of the link that limits what the instance behind a node's end sends.
 pub fn limit_link(host_link: &str) -> String {
     let own = host_link.strip_prefix(HOST_LINK_PREFIX).unwrap_or(host_link);
-    format!("{LIMIT_LINK_PREFIX}{own}")
+    if LIMIT_LINK_PREFIX.len() + own.len() <= LINK_NAME_LEN_MAX {
+        return format!("{LIMIT_LINK_PREFIX}{own}");
+    }
+    format!("{LIMIT_LINK_PREFIX}{}", names::short(host_link))
 }
 
-/// Whether a link is one of those that limit, without a node's end that it would limit.
-pub fn is_stale(link: &str, is_host_link: impl Fn(&str) -> bool) -> bool {
-    let own = link.strip_prefix(LIMIT_LINK_PREFIX);
-    own.is_some_and(|own| !is_host_link(&format!("{HOST_LINK_PREFIX}{own}")))
+/// Whether a link limits none of these.
+pub fn is_stale<'a>(link: &str, mut host_links: impl Iterator<Item = &'a str>) -> bool {
+    link.starts_with(LIMIT_LINK_PREFIX) && !host_links.any(|host| limit_link(host) == link)
 }
 
 /// Limits what goes through the node's end of an instance's interface to what it may; limits from before end. To be called in
@@ -284,9 +288,13 @@ mod tests {
 
     #[test]
     fn a_limit_link_without_its_instance_is_stale() {
-        let all = |name: &str| name == "tlvabc";
+        let all = || ["tlvabc", "veth-of-another"].into_iter();
         assert_eq!(limit_link("tlvabc"), "tliabc");
-        assert!(is_stale("tlixyz", all));
-        assert!(!is_stale("tliabc", all) && !is_stale("tlvabc", all) && !is_stale("eth0", all));
+        assert!(is_stale("tlixyz", all()));
+        assert!(
+            !is_stale("tliabc", all()) && !is_stale("tlvabc", all()) && !is_stale("eth0", all())
+        );
+        let long = limit_link("veth-of-another");
+        assert!(long.len() <= 15 && !is_stale(&long, all()), "{long}");
     }
 }

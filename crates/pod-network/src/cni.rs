@@ -7,7 +7,8 @@
 //! A configuration of the reference plugin `bridge` with `host-local` addresses works when its `type` is changed. What
 //! differs: with `isGateway` instances reach each other through the node, never frame by frame, so that policies hold;
 //! ports are published by this plugin itself (`portMappings`), as are limits (`bandwidth`), so that `portmap` and
-//! `bandwidth` need not follow it in the chain, but may.
+//! `bandwidth` need not follow it in the chain, but may. Without `ipam` it follows another plugin itself, and does the same
+//! for the interface that one has made.
 //!
 //! | command | versions |
 //! |---|---|
@@ -15,6 +16,7 @@
 //! | CHECK | from 0.4.0 on |
 //! | STATUS, GC | 1.1.0 |
 
+mod chained;
 mod check;
 mod config;
 mod fault;
@@ -96,6 +98,9 @@ pub fn run(env: &dyn Fn(&str) -> Option<String>, text: &str) -> Result<Option<Va
     };
     config.check_version(needed, &command)?;
     let host = config.state_dir.as_ref().map_or_else(Host::default, Host::new);
+    if config.is_chained() {
+        return chained::run(&host, &command, env, config);
+    }
     match command.as_str() {
         "ADD" => add(&host, &Request::read(env, config)?).map(Some),
         "DEL" => delete(&host, &config, &Target::read(env)?).map(|()| None),
@@ -142,7 +147,8 @@ fn add(host: &Host, request: &Request) -> Result<Value, Fault> {
             outcome => break outcome?,
         }
     };
-    Ok(result::of(config, &attached))
+    let own = result::of(config, &attached);
+    Ok(config.prev_result.as_ref().map_or(own.clone(), |previous| result::after(previous, own)))
 }
 
 /// Takes a container off its network; what is gone is no fault.
@@ -166,6 +172,7 @@ fn unknown(config: &Config, target: &Target) -> Attachment {
         netns_name: None,
         host_link: names::host_link(&config.name, container, interface, 0),
         is_routed: false,
+        is_chained: false,
         mac: "unknown".to_owned(),
         addresses: Vec::new(),
         ports: Vec::new(),

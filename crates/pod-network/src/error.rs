@@ -23,6 +23,14 @@ pub enum Error {
         /// What is wrong with it, and what would be right.
         why: String,
     },
+    /// What was asked for is beyond this kernel.
+    #[error("{field}: {why}")]
+    Unsupported {
+        /// What asks for it.
+        field: &'static str,
+        /// What is missing, and what to do.
+        why: String,
+    },
     /// An address is outside the networks that it should be of.
     #[error("address {address} is not within {subnets}")]
     OutsideRange {
@@ -137,6 +145,22 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong.
         why: String,
+    },
+    /// A program that was needed failed.
+    #[error("{program} failed: {why}")]
+    Program {
+        /// Which.
+        program: String,
+        /// What it says.
+        why: String,
+    },
+    /// The kernel has no nftables for IP, and there is no other way.
+    #[error(
+        "this kernel has no nftables for IP (CONFIG_NF_TABLES_IPV4, CONFIG_NF_TABLES_IPV6): {what}"
+    )]
+    NeedsNftables {
+        /// What cannot be done, or what would do instead.
+        what: String,
     },
     /// Several things failed; the rest was done.
     #[error("{}", list(.0))]

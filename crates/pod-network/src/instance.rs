@@ -230,6 +230,7 @@ fn unfinished(network: &Network, request: &CleanInstanceRequest) -> Attachment {
         netns_name: Some(names::namespace(id)),
         host_link: names::host_link(&network.name, id, INTERFACE, 0),
         is_routed: false,
+        is_chained: false,
         mac: String::new(),
         addresses: Vec::new(),
         ports: request.ports.clone(),

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attachment::Attachment;
 use crate::error::{Error, Result};
+use crate::ports::is_same;
 use crate::state::{State, read_dir, read_record, remove_file};
 
 #[cfg(test)]
@@ -238,10 +239,6 @@ pub(crate) fn release(state: &State, record: &Attachment, ip: IpAddr) -> Result<
         Ok(None) => Ok(()),
         _ => remove_file(&path),
     }
-}
-
-fn is_same(a: &Attachment, b: &Attachment) -> bool {
-    (&a.network, &a.container, &a.interface) == (&b.network, &b.container, &b.interface)
 }
 
 /// All claims of a network; a holder that cannot be read is `None`.

@@ -22,7 +22,9 @@
 //!   its repetition, by the opposite call or by [`repair`].
 //! - Traffic between instances, also of one bridge, is routed by the node: its ports are isolated. So rules see
 //!   all of it, after address translation.
-//! - Nothing is executed: everything goes to the kernel by netlink.
+//! - Nothing is executed: everything goes to the kernel by netlink. The exception are kernels without nftables for IP, where rules
+//!   are iptables'; see [`rules`].
+//! - An instance sends with its own addresses only.
 #![cfg(target_os = "linux")]
 
 mod attach;

@@ -37,6 +37,11 @@ pub fn host_link(network: &str, container: &str, interface: &str, turn: u32) -> 
     format!("tlv{}", hash(&["link", network, container, interface, &turn.to_string()], 12))
 }
 
+/// A short name for a longer one of another's making.
+pub(crate) fn short(name: &str) -> String {
+    hash(&["short", name], 12)
+}
+
 /// What host ends begin with.
 pub const HOST_LINK_PREFIX: &str = "tlv";
 
@@ -63,8 +68,11 @@ pub fn network_key(network: &str) -> String {
 
 /// The name of the link through which other nodes are reached.
 pub fn vxlan_link(vni: u32) -> String {
-    format!("telaio.{vni}")
+    format!("{VXLAN_LINK_PREFIX}{vni}")
 }
+
+/// What links to other nodes begin with.
+pub const VXLAN_LINK_PREFIX: &str = "telaio.";
 
 /// A hardware address of a kind that no manufacturer gives.
 pub(crate) fn mac(texts: &[&str]) -> Mac {

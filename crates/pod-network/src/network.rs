@@ -32,6 +32,9 @@ pub struct Network {
     pub mtu: Option<u32>,
     /// Who is masqueraded, if anybody.
     pub masquerade: Option<Masquerade>,
+    /// The virtual network of the bridge that its ports are in.
+    #[serde(default)]
+    pub vlan: Option<u16>,
     /// Ports may send frames back where they came from.
     #[serde(default)]
     pub hairpin: bool,

@@ -4,20 +4,21 @@ use std::fs;
 use std::io::ErrorKind;
 
 use cidr::IpCidr;
+use telaio_netlink::NetlinkError;
 use telaio_netlink::links::{Link, LinkIndex};
-use telaio_netlink::rtnl::{Address, Bridge, Request, Rtnetlink, SetLink, Which};
+use telaio_netlink::rtnl::{Address, Bridge, BridgeVlan, Request, Rtnetlink, SetLink, Which};
 
 use crate::attach;
 use crate::error::{Error, Result};
 use crate::ipam;
 use crate::names;
 use crate::network::{Mode, Network};
-use crate::overlay;
-use crate::rules::{Cluster, Rules};
+use crate::rules::Rules;
 use crate::state::{Host, Lock, State};
 
 pub(crate) const EEXIST: i32 = 17;
 pub(crate) const ENODEV: i32 = 19;
+pub(crate) const EOPNOTSUPP: i32 = 95;
 
 /// The longest name of a link.
 const LINK_NAME_LEN_MAX: usize = 15;
@@ -52,7 +53,7 @@ fn is_as_wanted(network: &Network, wanted: &Network) -> bool {
         group: wanted.group,
         is_adopted: wanted.is_adopted,
         bridge_mac: wanted.bridge_mac.clone(),
-        reaches: wanted.reaches.clone(),
+        reaches: if wanted.reaches.is_empty() { Vec::new() } else { network.reaches.clone() },
         ..network.clone()
     };
     network.is_made && ours == *wanted
@@ -129,6 +130,16 @@ pub(crate) fn set_up(
         name: name.to_owned(),
         hint: "somebody has just removed it; try again",
     })?;
+    if let Some(vlan) = network.vlan {
+        let own = BridgeVlan { link, vlan, is_bridge: true };
+        // Where another network has the bridge, too, the node is in that one's.
+        let is_shared =
+            state.networks()?.iter().any(|it| it.bridge == *name && it.name != network.name);
+        let is_own = network.mode == Mode::Routed || !is_shared;
+        let own = is_own.then_some(Request::AddVlan(own));
+        let filter = Request::VlanFiltering(Which::Name(name));
+        kernel.all([filter].into_iter().chain(own)).map_err(no_vlans(name))?;
+    }
     if network.mode == Mode::Routed {
         kernel.all_but(&[EEXIST], gateways(network, link)).map_err(doing())?;
         settings(network)?;
@@ -136,10 +147,21 @@ pub(crate) fn set_up(
     write_rules(state, &state.networks()?)
 }
 
+/// For `map_err`: a bridge refused a virtual network.
+pub(crate) fn no_vlans(bridge: &str) -> impl FnOnce(NetlinkError) -> Error {
+    let what = format!("giving bridge {bridge} a virtual network");
+    move |error| {
+        if error.raw_os_error() != Some(EOPNOTSUPP) {
+            return Error::kernel(what)(error);
+        }
+        let why = "this kernel's bridges have no virtual networks (CONFIG_BRIDGE_VLAN_FILTERING); use a bridge for each";
+        Error::Unsupported { field: "vlan", why: why.to_owned() }
+    }
+}
+
 /// Writes the rules of these networks.
 pub(crate) fn write_rules(state: &State, networks: &[Network]) -> Result<()> {
-    let others = overlay::others(state)?;
-    Rules::open()?.write_networks(&Cluster { networks, others: &others })
+    Rules::open()?.write(state, networks)
 }
 
 /// The node's own addresses in a network.
@@ -203,6 +225,39 @@ pub(crate) fn set(name: &str, value: &str) -> Result<()> {
 }
 
 impl Host {
+    /// Lets instances of two networks of this machine reach each other, or no longer. Records end with the machine's run:
+    /// after a reboot it is to be said again.
+    ///
+    /// ```
+    /// # let _machine = telaio_testkit::machine::become_one().unwrap();
+    /// # use cidr::Ipv4Inet;
+    /// # use telaio_pod_network::Host;
+    /// # use telaio_pod_network::node::{SetupNodeRequest, setup_node};
+    /// for (name, ip) in [("blue", "10.0.0.1/24"), ("green", "10.0.1.1/24")] {
+    ///     let ip: Ipv4Inet = ip.parse().unwrap();
+    ///     setup_node(SetupNodeRequest::new(name, ip, Vec::new())).unwrap();
+    /// }
+    /// Host::default().join_networks("blue", "green", true).unwrap();
+    /// assert!(Host::default().join_networks("blue", "red", true).is_err());
+    /// ```
+    pub fn join_networks(&self, one: &str, other: &str, are_joined: bool) -> Result<()> {
+        let state = self.state()?;
+        let _lock = state.lock_exclusive()?;
+        for (name, of) in [(one, other), (other, one)] {
+            let mut network = state.network(name)?.ok_or_else(|| Error::Unknown {
+                kind: "network",
+                name: name.to_owned(),
+                hint: "make both first",
+            })?;
+            network.reaches.retain(|it| it != of);
+            if are_joined && name == one {
+                network.reaches.push(of.to_owned());
+            }
+            state.save_network(&network)?;
+        }
+        write_rules(&state, &state.networks()?)
+    }
+
     /// Removes a network with all that hangs on it; that there is none is no fault.
     pub fn remove_network(&self, name: &str) -> Result<()> {
         let state = self.state()?;
@@ -237,7 +292,9 @@ fn remove_with(state: &State, kernel: &mut Rtnetlink, network: &Network) -> Resu
         let what = format!("removing bridge {}", network.bridge);
         errors.extend(kernel.all_but(&[ENODEV], delete).map_err(Error::kernel(what)).err());
     }
-    let rules = if others.is_empty() {
+    // Others' interfaces have published ports of ours.
+    let is_last = others.is_empty() && !attach::recorded(state)?.iter().any(|it| it.is_chained);
+    let rules = if is_last {
         Rules::open().and_then(|mut rules| rules.remove_all())
     } else {
         write_rules(state, &others)
@@ -305,6 +362,14 @@ fn refuse_overlaps(state: &State, wanted: &Network) -> Result<()> {
     for other in state.networks()? {
         if other.name == wanted.name || other.mode != Mode::Routed || wanted.mode != Mode::Routed {
             continue;
+        }
+        let shares = other.bridge == wanted.bridge && other.vlan != wanted.vlan;
+        if shares && !ipam::claims(state, &other.name)?.is_empty() {
+            let why = format!(
+                "the node is in one virtual network of bridge {}: that of network {}; use another bridge",
+                wanted.bridge, other.name
+            );
+            return Err(Error::Invalid { field: "vlan", why });
         }
         let overlap = wanted.subnets.iter().find_map(|ours| {
             let theirs = other.subnets.iter().find(|theirs| overlaps(&ours.cidr, &theirs.cidr))?;

@@ -204,7 +204,7 @@ pub fn setup_node(request: SetupNodeRequest) -> Result<SetupNodeResponse> {
 }
 
 /// Brings back a node's NAT and forwarding rules, its bridge and settings, after a reboot or whenever somebody has
-/// removed them. The name is history: the rules are nftables'.
+/// removed them. The name is history: the rules are nftables', and iptables' only where the kernel has no nftables for IP.
 ///
 /// ```
 /// # let _machine = telaio_testkit::machine::become_one().unwrap();
@@ -467,6 +467,7 @@ pub(crate) fn network_of(node: &LocalNode) -> Result<Network> {
         mode: Mode::Routed,
         mtu: Some(node.mtu()?),
         masquerade: Some(Masquerade { except: node.masquerade_except.clone() }),
+        vlan: None,
         hairpin: false,
         promiscuous: false,
         is_adopted: false,

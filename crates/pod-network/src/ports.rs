@@ -6,13 +6,15 @@
 //!
 //! Processes that listen are holders too: a published port would take their connections away without a word.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use telaio_netlink::NetlinkError;
-use telaio_netlink::conntrack::{Conntrack, Family, Flow, STATUS_DESTINATION_NAT, Selection};
+use telaio_netlink::addresses::Addresses;
+use telaio_netlink::conntrack::{Conntrack, Family, Flow, STATUS_ASSURED, Selection};
 use telaio_netlink::listen::{self, Transport};
 
 use crate::attachment::Attachment;
@@ -82,6 +84,11 @@ pub(crate) fn release(state: &State, record: &Attachment) -> Result<()> {
         return Ok(());
     }
     let _lock = state.lock_ports()?;
+    release_locked(state, record)
+}
+
+/// The same by whoever has the lock.
+pub(crate) fn release_locked(state: &State, record: &Attachment) -> Result<()> {
     for port in &record.ports {
         let dir = directory(state, port);
         let path = dir.join(claim_name(port));
@@ -122,13 +129,15 @@ pub(crate) fn remove_orphans(
 /// Whether a claim is this record's. One that cannot be read is nobody's, and so whoever's asks.
 fn is_of(path: &std::path::Path, record: &Attachment) -> bool {
     match read_record::<Attachment>(path) {
-        Ok(Some(holder)) => {
-            (&holder.network, &holder.container, &holder.interface)
-                == (&record.network, &record.container, &record.interface)
-        }
+        Ok(Some(holder)) => is_same(&holder, record),
         Ok(None) => false,
         Err(_) => true,
     }
+}
+
+/// Whether two records are of one attachment.
+pub(crate) fn is_same(a: &Attachment, b: &Attachment) -> bool {
+    (&a.network, &a.container, &a.interface) == (&b.network, &b.container, &b.interface)
 }
 
 fn directory(state: &State, port: &Port) -> PathBuf {
@@ -173,75 +182,69 @@ fn refuse_if_listened_to(port: &Port, record: &Attachment) -> Result<()> {
     Ok(())
 }
 
-/// Which flows are forgotten. To find them the kernel walks its whole table, which takes milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flows {
-    /// Those that would go on where they went before a port was published: without connections a flow never ends while
-    /// somebody sends. TCP begins each connection anew, and the kernel with it.
-    Connectionless,
-    /// All.
-    All,
-}
-
-/// Lets the kernel forget flows to instances' published ports.
-pub(crate) fn forget_flows(records: &[Attachment], which: Flows) -> Result<()> {
+/// Lets the kernel forget flows to instances' published ports: those that ended at this machine before, and those that went to
+/// the instance. To find them the kernel walks its whole table, which takes a millisecond or two; where it tracks nothing
+/// there is nothing to walk.
+pub(crate) fn forget_flows(records: &[Attachment]) -> Result<()> {
     const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
-    if fs::read_to_string(COUNT).is_ok_and(|count| count.trim() == "0") {
+    if records.iter().all(|record| record.ports.is_empty())
+        || fs::read_to_string(COUNT).is_ok_and(|count| count.trim() == "0")
+    {
         return Ok(());
     }
-    let mut selections: Vec<(Family, u8)> = Vec::new();
-    for record in records {
-        for (family, is_ipv4) in [(Family::V4, true), (Family::V6, false)] {
-            if record.address(is_ipv4).is_none() {
-                continue;
-            }
-            let concerns = |port: &&Port| {
-                is_for(port, is_ipv4) && (which == Flows::All || port.protocol != Protocol::Tcp)
-            };
-            for port in record.ports.iter().filter(concerns) {
-                let selection = (family, protocol_number(port.protocol));
-                if !selections.contains(&selection) {
-                    selections.push(selection);
-                }
-            }
+    let doing = || Error::kernel("forgetting flows to published ports");
+    let own = Addresses::open().and_then(|mut it| it.list()).map_err(doing())?;
+    let own: HashSet<IpAddr> = own.into_iter().map(|address| address.ip).collect();
+    for (family, is_ipv4) in [(Family::V4, true), (Family::V6, false)] {
+        let mut protocols: BTreeSet<u8> = BTreeSet::new();
+        for record in records.iter().filter(|record| record.address(is_ipv4).is_some()) {
+            let ports = record.ports.iter().filter(|port| is_for(port, is_ipv4));
+            protocols.extend(ports.map(|port| protocol_number(port.protocol)));
         }
-    }
-    for (family, protocol) in selections {
-        forget(records, family, protocol)
-            .map_err(Error::kernel("forgetting flows to published ports"))?;
+        // One walk, also for several protocols.
+        let protocol = match protocols.len() {
+            0 => continue,
+            1 => protocols.first().copied(),
+            _ => None,
+        };
+        let selection = Selection { protocol, ..Selection::family(family) };
+        match forget(records, &own, selection) {
+            // A kernel that does not tell of its flows cannot be made to forget them.
+            Err(error) if error.is_unsupported() => return Ok(()),
+            outcome => outcome.map_err(doing())?,
+        }
     }
     Ok(())
 }
 
-fn forget(records: &[Attachment], family: Family, protocol: u8) -> Result<(), NetlinkError> {
+fn forget(
+    records: &[Attachment],
+    own: &HashSet<IpAddr>,
+    selection: Selection,
+) -> Result<(), NetlinkError> {
     let (mut list, mut delete) = (Conntrack::open()?, Conntrack::open()?);
-    let selection = Selection { protocol: Some(protocol), ..Selection::family(family) };
     list.each(selection, |flow| {
-        if records.iter().any(|record| is_stale(flow, protocol, record)) {
+        if records.iter().any(|record| is_stale(flow, own, record)) {
             delete.delete(flow)?;
         }
         Ok(())
     })
 }
 
-/// To a published port of the node; or to the instance that it was for.
-fn is_stale(flow: &Flow, protocol: u8, record: &Attachment) -> bool {
+/// To a published port of the node, and carried on to nobody or to this instance. What passes by to somebody else's port of the
+/// same number is none of ours, and neither is what a service has sent elsewhere.
+fn is_stale(flow: &Flow, own: &HashSet<IpAddr>, record: &Attachment) -> bool {
     let to = flow.original.destination;
-    record.ports.iter().any(|port| {
-        protocol_number(port.protocol) == protocol
+    let is_own = own.contains(&to.ip()) || to.ip().is_loopback();
+    let is_ours = record.address(to.is_ipv4()) == Some(flow.reply.source.ip());
+    // Somebody's living connection is not a flow that goes on where it should not.
+    let lives = flow.original.protocol == protocol_number(Protocol::Tcp)
+        && flow.status & STATUS_ASSURED != 0;
+    let ends_here = is_own && !flow.is_destination_nat() && !lives;
+    let is_it = |port: &&Port| {
+        protocol_number(port.protocol) == flow.original.protocol
             && port.host_port == to.port()
-            && match port.host_ip.filter(|ip| !ip.is_unspecified()) {
-                Some(ip) => ip == to.ip(),
-                // Not what passes by to somebody else's port of the same number.
-                None => {
-                    flow.status & STATUS_DESTINATION_NAT == 0 && is_own(to.ip(), flow)
-                        || record.address(to.is_ipv4()) == Some(flow.reply.source.ip())
-                }
-            }
-    })
-}
-
-/// A flow that ends at this machine, as far as the flow itself can tell: nobody has changed who answers.
-fn is_own(to: IpAddr, flow: &Flow) -> bool {
-    flow.reply.source.ip() == to
+            && port.host_ip.is_none_or(|ip| ip.is_unspecified() || ip == to.ip())
+    };
+    (is_ours || ends_here) && record.ports.iter().any(|port| is_it(&port))
 }

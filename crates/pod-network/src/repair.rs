@@ -17,9 +17,11 @@ use crate::error::{Error, Result};
 use crate::names;
 use crate::node;
 use crate::overlay::{self, NodeRecord};
-use crate::rules::{Cluster, Rules};
+use crate::rules::Rules;
 use crate::state::{Host, State, remove_file};
 use crate::{ipam, networks};
+
+const ENOENT: i32 = 2;
 
 /// What was mended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -134,7 +136,7 @@ pub(crate) fn remove_stray_links(state: &State) -> Result<Vec<String>> {
         .collect();
     let is_stray = |name: &str, kind: Option<&str>| match kind {
         Some("veth") => names::is_host_link(name) && !known.contains(name),
-        Some("ifb") => bandwidth::is_stale(name, |host_link| known.contains(host_link)),
+        Some("ifb") => bandwidth::is_stale(name, known.iter().map(String::as_str)),
         _ => false,
     };
     let stray: Vec<String> = links
@@ -172,7 +174,7 @@ fn restore_ports(state: &State) -> Result<()> {
     for record in records.iter().filter_map(|(_, record)| record.as_ref()) {
         let Some(network) = networks.iter().find(|it| it.name == record.network) else { continue };
         let bridge = links.iter().find(|link| link.name == network.bridge).map(|link| link.index);
-        if record.is_routed || bridge.is_none() {
+        if record.is_routed || record.is_chained || bridge.is_none() {
             continue;
         }
         let set = SetLink::up(Which::Name(&record.host_link));
@@ -181,9 +183,10 @@ fn restore_ports(state: &State) -> Result<()> {
         requests
             .push(Request::Set(SetLink { port, ..SetLink::new(Which::Name(&record.host_link)) }));
         let index = links.iter().find(|it| it.name == record.host_link).map(|it| it.index);
+        requests.extend(index.into_iter().flat_map(|port| attach::vlan_requests(network, port)));
         requests.extend(attach::announcement(network, record, bridge, index));
     }
-    kernel.all_but(&[networks::ENODEV], requests).map_err(doing())
+    kernel.all_but(&[networks::ENODEV, ENOENT], requests).map_err(doing())
 }
 
 fn restore_ways(state: &State, mended: &mut Mended) -> Result<()> {
@@ -196,12 +199,7 @@ fn restore_ways(state: &State, mended: &mut Mended) -> Result<()> {
 
 fn restore_rules(state: &State) -> Result<()> {
     let networks = state.networks()?;
-    let instances: Vec<Attachment> =
-        state.attachments()?.into_iter().filter_map(|(_, record)| record).collect();
     let mut rules = Rules::open()?;
-    if networks.is_empty() {
-        return rules.remove_all();
-    }
-    let others = overlay::others(state)?;
-    rules.write_all(&Cluster { networks: &networks, others: &others }, &instances)
+    let is_needed = !networks.is_empty() || attach::recorded(state)?.iter().any(|it| it.is_chained);
+    if is_needed { rules.write(state, &networks) } else { rules.remove_all() }
 }

@@ -1,11 +1,11 @@
-//! The node's rules: published ports, masquerade, and networks apart from each other.
+//! The node's rules: published ports, masquerade, networks apart from each other, and no false senders.
 //!
-//! One table [`TABLE`] per family. Networks make the rules, which are written anew whenever a network comes, goes or
-//! changes; instances are elements of maps only, so that to publish a port costs the same whatever else there is.
+//! One nftables table [`TABLE`] per family. Networks make the rules, which are written anew whenever a network comes, goes or
+//! changes; instances are elements of maps only, so that to attach one costs the same whatever else there is.
 //!
 //! | chain | where | what |
 //! |---|---|---|
-//! | `localnet` | prerouting, −300 | who is not this machine does not reach its loopback addresses |
+//! | `localnet` | prerouting, −300 | who is not this machine does not reach its loopback addresses; what comes from a network has a source that is reached there |
 //! | `published` | prerouting, nat, −95 | what is for this machine and a published port goes to the instance |
 //! | `published-here` | output, nat, −95 | the same for what starts here, also to localhost (IPv4) |
 //! | `source` | postrouting, nat, 95 | masquerade |
@@ -21,31 +21,35 @@
 //! | `reach` | group . group | |
 //! | `cluster-LENGTH` | a network of another node | |
 //!
-//! A table of the same name on bridges keeps frames from going from instance to instance: `ports`, prerouting, drops what
-//! is for another's hardware address than one of the bridges in the set `bridges`.
+//! A table of the same name on bridges looks at what instances send (`ports`, prerouting): frames go to one of the bridges in
+//! the set `bridges` and to nobody else, and their sender is one of the addresses that the instance at that port has (sets
+//! `sources4` and `sources6`: port . address), in ARP too. So an instance cannot pass itself off as another.
 //!
 //! The service proxy's chains come first, at −100 and 100 after us: a service's port wins over a published one, and
 //! whoever is masqueraded here is not masqueraded again.
+//!
+//! Where the kernel has no nftables for IP the same is done by iptables; see [`iptables`](self::iptables).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use cidr::IpCidr;
 use telaio_netlink::NetlinkError;
-use telaio_netlink::nftables::{
-    Batch, Chain, ChainKind, DataType, Element, ElementData, Expression, Family, Hook, Nftables,
-    SetSpec, Verdict,
-};
-
-use telaio_netlink::rtnl::Mac;
+use telaio_netlink::nftables::{Batch, Element, ElementData, Family, Nftables};
 
 use crate::attachment::Attachment;
 use crate::error::{Error, Result};
-use crate::network::{Mode, Network};
+use crate::network::Network;
+use crate::overlay;
 use crate::port::{Port, Protocol};
+use crate::state::State;
 
+pub mod iptables;
+mod programs;
+mod tables;
 mod words;
-use words::Words;
+
+use tables::{frames_batch, networks_batch};
 
 #[cfg(test)]
 mod tests;
@@ -68,8 +72,8 @@ const NETWORKS: &str = "networks";
 const REACH: &str = "reach";
 const PORT_FRAMES: &str = "ports";
 const BRIDGES: &str = "bridges";
-/// The kernel's own hooks on bridges stand at 0.
-const BEFORE_BRIDGE_NETFILTER: i32 = -10;
+const SOURCES4: &str = "sources4";
+const SOURCES6: &str = "sources6";
 
 /// How many ports can be published, and how many instances can have published ones, per family.
 const PORTS_MAX: u32 = 1 << 15;
@@ -77,8 +81,24 @@ const PORTS_MAX: u32 = 1 << 15;
 const CLUSTER_MAX: u32 = 1 << 14;
 /// Room for pairs of networks.
 const REACH_MAX: u32 = 1 << 13;
+/// How many addresses instances can have, per family.
+const SOURCES_MAX: u32 = 1 << 17;
+/// The longest name of a link, with its final zero.
+const LINK_NAME_BYTES: usize = 16;
 
 const ENOENT: i32 = 2;
+/// How a kernel refuses tables of a family that it does not have, or all of them.
+const MISSING: [i32; 3] = [93, 95, 97];
+
+/// A chain that is never there.
+const NOBODYS_CHAIN: &str = "nobody";
+
+/// Where an instance's elements go.
+const PLACES: [(Family, &[&str]); 3] = [
+    (Family::Ip, &[PORTS, ANY_PORTS, HAIRPIN]),
+    (Family::Ip6, &[PORTS, ANY_PORTS, HAIRPIN]),
+    (Family::Bridge, &[SOURCES4, SOURCES6]),
+];
 
 /// An element of one of the maps.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +124,21 @@ impl Cluster<'_> {
         let others = self.others.iter().filter(|cidr| cidr.is_ipv4() == (family == Family::Ip));
         others.map(IpCidr::network_length).collect()
     }
+
+    fn has_ipv6(&self) -> bool {
+        let mut own = self.networks.iter().flat_map(|network| &network.subnets);
+        own.any(|subnet| subnet.cidr.is_ipv6())
+    }
+}
+
+/// The ranges of networks that reach this one, and are reached.
+fn joined<'a>(networks: &'a [Network], network: &'a Network) -> impl Iterator<Item = &'a IpCidr> {
+    let are_joined = |other: &&Network| {
+        other.name != network.name
+            && (network.reaches.contains(&other.name) || other.reaches.contains(&network.name))
+    };
+    let others = networks.iter().filter(are_joined);
+    others.flat_map(|other| other.subnets.iter().map(|subnet| &subnet.cidr))
 }
 
 /// What sets of other nodes' networks begin with.
@@ -112,6 +147,11 @@ const CLUSTER_PREFIX: &str = "cluster-";
 /// The set of other nodes' networks of one length.
 fn cluster_set(length: u8) -> String {
     format!("{CLUSTER_PREFIX}{length}")
+}
+
+/// Whether the kernel has nftables for IP. Without, this module makes do with iptables; network policies cannot.
+pub fn has_nftables() -> Result<bool> {
+    Ok(!Rules::open()?.lacks_ip())
 }
 
 /// A connection to the rules of this namespace.
@@ -125,7 +165,7 @@ pub(crate) struct Rules {
 pub(crate) enum Added {
     /// They are there.
     Done,
-    /// There is no table: somebody has removed it.
+    /// There is no place for them: everything has to be written.
     NoTable,
 }
 
@@ -135,94 +175,114 @@ impl Rules {
         Ok(Self { nftables })
     }
 
-    /// Makes the tables if need be, and the rules of these networks; elements stay.
-    pub(crate) fn write_networks(&mut self, cluster: &Cluster<'_>) -> Result<()> {
-        let mut batches = self.batches(cluster)?;
-        let [v4, v6] = &mut batches;
-        let mut frames = frames_batch(cluster.networks);
-        self.nftables
-            .commit(&mut [v4, v6, &mut frames])
-            .map_err(Error::kernel("writing the rules of networks"))
+    /// Makes everything as the records say, with these networks: tables, rules, elements. Needs the exclusive lock.
+    pub(crate) fn write(&mut self, state: &State, networks: &[Network]) -> Result<()> {
+        let others = overlay::others(state)?;
+        let cluster = Cluster { networks, others: &others };
+        let instances = crate::attach::recorded(state)?;
+        match self.write_tables(&cluster, &instances) {
+            Err(error) if is_missing(&error) => {
+                // What bridges have is theirs alone.
+                let mut frames = frames_with(&cluster, &instances);
+                match self.nftables.commit(&mut [&mut frames]) {
+                    Err(error) if is_missing(&error) => {}
+                    outcome => outcome.map_err(Error::kernel("writing the rules of bridges"))?,
+                }
+                iptables::write(state, &cluster, &[])
+            }
+            outcome => outcome.map_err(Error::kernel("writing the rules of networks")),
+        }
     }
 
-    /// Makes everything as it should be: tables, rules, elements.
-    pub(crate) fn write_all(
+    fn write_tables(
         &mut self,
         cluster: &Cluster<'_>,
         instances: &[Attachment],
-    ) -> Result<()> {
-        let mut batches = self.batches(cluster)?;
-        for (batch, family) in batches.iter_mut().zip(FAMILIES) {
-            for map in [PORTS, ANY_PORTS, HAIRPIN] {
-                batch.flush_set(map);
-            }
-            // Sorted by map, so that they share messages.
-            let mut entries: Vec<Entry> = instances.iter().flat_map(entries).collect();
-            entries.retain(|entry| entry.family == family);
-            entries.sort_by(|a, b| (a.map, &a.key).cmp(&(b.map, &b.key)));
-            entries.dedup_by(|a, b| (a.map, &a.key) == (b.map, &b.key));
-            for entry in &entries {
-                add(batch, entry);
-            }
-        }
-        let [v4, v6] = &mut batches;
-        let mut frames = frames_batch(cluster.networks);
-        self.nftables.commit(&mut [v4, v6, &mut frames]).map_err(Error::kernel("writing all rules"))
-    }
-
-    /// Tables, maps, chains and rules, with the sets of other nodes that are no longer needed removed.
-    fn batches(&mut self, cluster: &Cluster<'_>) -> Result<[Batch; 2]> {
+    ) -> std::result::Result<(), NetlinkError> {
         let mut batches = FAMILIES.map(|family| networks_batch(family, cluster));
         for (batch, family) in batches.iter_mut().zip(FAMILIES) {
-            let sets = match self.nftables.sets(family, TABLE) {
-                // There is no table yet.
-                Err(error) if error.raw_os_error() == Some(ENOENT) => Vec::new(),
-                sets => sets.map_err(Error::kernel("listing sets"))?,
-            };
-            let lengths = cluster.lengths(family);
-            let is_kept = |name: &str| lengths.iter().any(|length| cluster_set(*length) == name);
-            for set in sets {
-                if set.name.starts_with(CLUSTER_PREFIX) && !is_kept(&set.name) {
-                    batch.delete_set(&set.name);
-                }
+            self.remove_old_sets(batch, family, cluster)?;
+            fill(batch, instances);
+        }
+        let [v4, v6] = &mut batches;
+        let mut frames = frames_with(cluster, instances);
+        let mut outcome = self.nftables.commit(&mut [v4, v6, &mut frames]);
+        if outcome.as_ref().is_err_and(is_missing) {
+            outcome = self.nftables.commit(&mut [v4, v6]);
+        }
+        // A kernel may have no IPv6, and nobody who misses it.
+        if outcome.as_ref().is_err_and(is_missing) && !cluster.has_ipv6() {
+            outcome = self.nftables.commit(&mut [v4, &mut frames]);
+            if outcome.as_ref().is_err_and(is_missing) {
+                outcome = self.nftables.commit(&mut [v4]);
             }
         }
-        Ok(batches)
+        outcome
     }
 
-    /// Publishes an instance's ports, all or none.
-    pub(crate) fn publish(&mut self, instance: &Attachment) -> Result<Added> {
-        let entries = entries(instance);
-        if entries.is_empty() {
-            return Ok(Added::Done);
-        }
-        let committed = self.commit(&entries, add);
-        match committed {
-            Ok(()) => Ok(Added::Done),
-            Err(error) if error.raw_os_error() == Some(ENOENT) => Ok(Added::NoTable),
-            Err(error) => Err(Error::kernel(format!("publishing the ports of {instance}"))(error)),
-        }
-    }
-
-    /// Takes instances' ports back; what is gone already is no fault.
-    pub(crate) fn unpublish(&mut self, instances: &[Attachment]) -> Result<()> {
-        let entries: Vec<Entry> = instances.iter().flat_map(entries).collect();
-        if entries.is_empty() {
-            return Ok(());
-        }
-        let delete = |batch: &mut Batch, entry: &Entry| batch.delete_element(entry.map, &entry.key);
-        match self.commit(&entries, delete) {
-            Err(error) if error.raw_os_error() == Some(ENOENT) => {}
-            outcome => return outcome.map_err(Error::kernel("taking published ports back")),
-        }
-        // Some of them are gone: then each for itself.
-        for entry in &entries {
-            match self.commit(std::slice::from_ref(entry), delete) {
-                Err(error) if error.raw_os_error() == Some(ENOENT) => {}
-                outcome => outcome.map_err(Error::kernel("taking a published port back"))?,
+    /// Removes sets of other nodes' networks that are no longer needed.
+    fn remove_old_sets(
+        &mut self,
+        batch: &mut Batch,
+        family: Family,
+        cluster: &Cluster<'_>,
+    ) -> std::result::Result<(), NetlinkError> {
+        let sets = match self.nftables.sets(family, TABLE) {
+            // There is no table yet.
+            Err(error) if error.raw_os_error() == Some(ENOENT) || is_missing(&error) => Vec::new(),
+            sets => sets?,
+        };
+        let lengths = cluster.lengths(family);
+        let is_kept = |name: &str| lengths.iter().any(|length| cluster_set(*length) == name);
+        for set in sets {
+            if set.name.starts_with(CLUSTER_PREFIX) && !is_kept(&set.name) {
+                batch.delete_set(&set.name);
             }
         }
         Ok(())
+    }
+
+    /// Adds an instance: its addresses and its published ports, all or none.
+    pub(crate) fn publish(&mut self, instance: &Attachment) -> Result<Added> {
+        let mut entries = entries(instance);
+        let mut outcome = self.commit(&entries, add);
+        if outcome.as_ref().is_err_and(is_missing) {
+            entries.retain(|entry| entry.family != Family::Bridge);
+            outcome = self.commit(&entries, add);
+        }
+        match outcome {
+            Ok(()) => Ok(Added::Done),
+            Err(error) if error.raw_os_error() == Some(ENOENT) || is_missing(&error) => {
+                Ok(Added::NoTable)
+            }
+            Err(error) => Err(Error::kernel(format!("publishing {instance}"))(error)),
+        }
+    }
+
+    /// Takes instances back; what is gone already is no fault.
+    pub(crate) fn unpublish(&mut self, state: &State, instances: &[Attachment]) -> Result<()> {
+        let entries: Vec<Entry> = instances.iter().flat_map(entries).collect();
+        let delete = |batch: &mut Batch, entry: &Entry| batch.delete_element(entry.map, &entry.key);
+        let is_done = |error: &NetlinkError| error.raw_os_error() == Some(ENOENT);
+        match self.commit(&entries, delete) {
+            Err(error) if is_done(&error) || is_missing(&error) => {}
+            outcome => return outcome.map_err(Error::kernel("taking instances' rules back")),
+        }
+        // Some of them are gone, or some tables: then each for itself.
+        let mut is_ip_gone = false;
+        for entry in &entries {
+            match self.commit(std::slice::from_ref(entry), delete) {
+                Err(error) if is_done(&error) || is_missing(&error) => {
+                    is_ip_gone |= entry.family != Family::Bridge;
+                }
+                outcome => outcome.map_err(Error::kernel("taking an instance's rules back"))?,
+            }
+        }
+        if !is_ip_gone || !self.lacks_ip() {
+            return Ok(());
+        }
+        let (networks, others) = (state.networks()?, overlay::others(state)?);
+        iptables::write(state, &Cluster { networks: &networks, others: &others }, instances)
     }
 
     fn commit(
@@ -230,57 +290,105 @@ impl Rules {
         entries: &[Entry],
         write: impl Fn(&mut Batch, &Entry),
     ) -> std::result::Result<(), NetlinkError> {
-        let mut batches = FAMILIES.map(|family| Batch::new(family, TABLE));
-        for (batch, family) in batches.iter_mut().zip(FAMILIES) {
-            for map in [PORTS, ANY_PORTS, HAIRPIN] {
-                let wanted = |entry: &&Entry| entry.family == family && entry.map == map;
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let mut batches = PLACES.map(|(family, _)| Batch::new(family, TABLE));
+        for (batch, (family, maps)) in batches.iter_mut().zip(PLACES) {
+            for map in maps {
+                let wanted = |entry: &&Entry| entry.family == family && entry.map == *map;
                 entries.iter().filter(wanted).for_each(|entry| write(batch, entry));
             }
         }
-        let [v4, v6] = &mut batches;
-        self.nftables.commit(&mut [v4, v6])
+        let [v4, v6, frames] = &mut batches;
+        self.nftables.commit(&mut [v4, v6, frames])
     }
 
-    /// Removes the tables.
+    /// Removes everything.
     pub(crate) fn remove_all(&mut self) -> Result<()> {
-        for family in FAMILIES.into_iter().chain([Family::Bridge]) {
+        for (family, _) in PLACES {
             let mut batch = Batch::new(family, TABLE);
             batch.delete_table();
             match self.nftables.commit(&mut [&mut batch]) {
                 // There is no such table, or a kernel without tables of this family.
-                Err(error) if error.is_unsupported() => {}
+                Err(error) if error.is_unsupported() || is_missing(&error) => {}
                 outcome => outcome.map_err(Error::kernel("removing our tables"))?,
             }
         }
-        Ok(())
+        if self.lacks_ip() { iptables::remove() } else { Ok(()) }
     }
 
-    /// Whether both tables are there, with the elements of these instances.
+    /// Whether the rules of these instances are there.
     pub(crate) fn has(&mut self, instances: &[Attachment]) -> Result<bool> {
-        let mut wanted: BTreeMap<(&'static str, u8), Vec<Entry>> = BTreeMap::new();
-        for entry in instances.iter().flat_map(entries) {
-            let family = u8::from(entry.family == Family::Ip6);
-            wanted.entry((entry.map, family)).or_default().push(entry);
-        }
-        for (at, family) in FAMILIES.into_iter().enumerate() {
-            let is_there = self.nftables.has_live_table(family, TABLE);
-            if !is_there.map_err(Error::kernel("listing tables"))? {
-                return Ok(false);
+        let entries: Vec<Entry> = instances.iter().flat_map(entries).collect();
+        for (family, maps) in PLACES {
+            let there = self.nftables.has_live_table(family, TABLE);
+            let there = there.map_err(Error::kernel("listing tables"))?;
+            let wanted: Vec<&Entry> = entries.iter().filter(|it| it.family == family).collect();
+            if wanted.is_empty() || (!there && family == Family::Bridge) {
+                continue;
             }
-            for map in [PORTS, ANY_PORTS, HAIRPIN] {
-                let Some(entries) = wanted.get(&(map, at as u8)) else { continue };
-                let mut there = BTreeMap::new();
-                let read = self.nftables.elements(family, TABLE, map, |element| match element {
-                    Some(it) => _ = there.insert(it.key.to_vec(), it.value.map(<[u8]>::to_vec)),
-                    None => there.clear(),
-                });
-                read.map_err(Error::kernel("listing published ports"))?;
-                if entries.iter().any(|entry| there.get(&entry.key) != Some(&entry.value)) {
+            if !there {
+                return if self.lacks_ip() { iptables::has(instances) } else { Ok(false) };
+            }
+            for map in maps {
+                let wanted: Vec<_> = wanted.iter().filter(|entry| entry.map == *map).collect();
+                if !wanted.is_empty() && !self.has_elements(family, map, &wanted)? {
                     return Ok(false);
                 }
             }
         }
         Ok(true)
+    }
+
+    /// Whether the kernel has no tables for IP.
+    fn lacks_ip(&mut self) -> bool {
+        // A transaction that cannot succeed, and so changes nothing: what matters is why.
+        let mut batch = Batch::new(Family::Ip, TABLE);
+        batch.add_table();
+        batch.delete_chain(NOBODYS_CHAIN);
+        self.nftables.commit(&mut [&mut batch]).is_err_and(|error| is_missing(&error))
+    }
+
+    fn has_elements(&mut self, family: Family, map: &str, wanted: &[&&Entry]) -> Result<bool> {
+        let mut there = BTreeMap::new();
+        let read = self.nftables.elements(family, TABLE, map, |element| match element {
+            Some(it) => _ = there.insert(it.key.to_vec(), it.value.map(<[u8]>::to_vec)),
+            None => there.clear(),
+        });
+        match read {
+            // A table of an earlier release does not have it.
+            Err(error) if error.raw_os_error() == Some(ENOENT) => return Ok(false),
+            read => read.map_err(Error::kernel("listing our elements"))?,
+        }
+        Ok(wanted.iter().all(|entry| there.get(&entry.key) == Some(&entry.value)))
+    }
+}
+
+/// The kernel has no tables of a family.
+fn is_missing(error: &NetlinkError) -> bool {
+    error.raw_os_error().is_some_and(|number| MISSING.contains(&number))
+}
+
+fn frames_with(cluster: &Cluster<'_>, instances: &[Attachment]) -> Batch {
+    let mut batch = frames_batch(cluster.networks);
+    fill(&mut batch, instances);
+    batch
+}
+
+/// Has a table's maps hold the elements of these instances, and no others.
+fn fill(batch: &mut Batch, instances: &[Attachment]) {
+    let family = batch.family();
+    for map in PLACES.iter().filter(|(of, _)| *of == family).flat_map(|(_, maps)| *maps) {
+        batch.flush_set(map);
+    }
+    // Sorted by map, so that they share messages.
+    let mut entries: Vec<Entry> = instances.iter().flat_map(entries).collect();
+    entries.retain(|entry| entry.family == family);
+    entries.sort_by(|a, b| (a.map, &a.key).cmp(&(b.map, &b.key)));
+    entries.dedup_by(|a, b| (a.map, &a.key) == (b.map, &b.key));
+    for entry in &entries {
+        add(batch, entry);
     }
 }
 
@@ -291,7 +399,7 @@ fn add(batch: &mut Batch, entry: &Entry) {
 
 /// What of the maps an instance needs.
 fn entries(instance: &Attachment) -> Vec<Entry> {
-    let mut found = Vec::new();
+    let mut found = sources(instance);
     for (family, is_ipv4) in [(Family::Ip, true), (Family::Ip6, false)] {
         let Some(address) = instance.address(is_ipv4) else { continue };
         let ports: Vec<&Port> =
@@ -318,6 +426,22 @@ fn entries(instance: &Attachment) -> Vec<Entry> {
     found
 }
 
+/// The addresses that an instance may send from, by the port of the bridge that it is at. One that hangs on no bridge is
+/// known by its route; what is another plugin's is not ours to judge.
+fn sources(instance: &Attachment) -> Vec<Entry> {
+    if instance.is_routed || instance.is_chained {
+        return Vec::new();
+    }
+    let mut name = instance.host_link.clone().into_bytes();
+    name.resize(LINK_NAME_BYTES, 0);
+    let entry = |inet: &cidr::IpInet| {
+        let key = [name.clone(), octets(inet.address())].concat();
+        let map = if inet.is_ipv4() { SOURCES4 } else { SOURCES6 };
+        Entry { family: Family::Bridge, map, key, value: None }
+    };
+    instance.addresses.iter().map(entry).collect()
+}
+
 /// Whether a port is published in a family at all.
 pub(crate) fn is_for(port: &Port, is_ipv4: bool) -> bool {
     port.host_ip.is_none_or(|ip| ip.is_ipv4() == is_ipv4)
@@ -340,159 +464,5 @@ fn octets(ip: IpAddr) -> Vec<u8> {
     match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
-    }
-}
-
-/// Table, maps, chains, and the rules of these networks.
-fn networks_batch(family: Family, cluster: &Cluster<'_>) -> Batch {
-    let networks = cluster.networks;
-    let words = Words { family };
-    let mut batch = Batch::new(family, TABLE);
-    batch.add_table();
-    add_maps(&mut batch, words);
-    add_cluster_sets(&mut batch, words, cluster);
-    for chain in chains() {
-        batch.add_chain(&chain);
-        batch.flush_chain(&chain.name);
-    }
-    let mut rule = |chain: &str, expressions: Vec<Expression>| {
-        batch.add_rule(chain, &expressions, None);
-    };
-    if family == Family::Ip {
-        rule(LOCALNET, words.loopback_from_networks_dropped());
-    }
-    for chain in [PUBLISHED, PUBLISHED_HERE] {
-        rule(chain, Words::not_for_this_machine_is_done());
-        if family == Family::Ip6 && chain == PUBLISHED_HERE {
-            rule(chain, words.to_loopback_is_done());
-        }
-        rule(chain, words.published(true));
-        rule(chain, words.published(false));
-    }
-    rule(SOURCE, words.hairpin_masqueraded());
-    if family == Family::Ip {
-        rule(SOURCE, words.loopback_to_networks_masqueraded());
-    }
-    for length in cluster.lengths(family) {
-        rule(SOURCE, words.to_cluster_is_done(length, &cluster_set(length)));
-    }
-    for network in networks {
-        masquerade_rules(network, words, &mut |rule_| rule(SOURCE, rule_));
-    }
-    rule(ISOLATION, Words::other_networks_dropped());
-    rule(REDIRECTS, words.redirects_dropped());
-    put_networks(&mut batch, networks);
-    batch
-}
-
-/// The table for frames on bridges.
-fn frames_batch(networks: &[Network]) -> Batch {
-    let mut batch = Batch::new(Family::Bridge, TABLE);
-    batch.add_table();
-    batch.add_set(&SetSpec {
-        name: BRIDGES,
-        key: &[DataType::Ethernet],
-        values: None,
-        verdicts: false,
-        size: crate::network::NETWORKS_MAX,
-        dynamic_timeout_ms: None,
-    });
-    batch.flush_set(BRIDGES);
-    for network in networks.iter().filter(|network| network.mode == Mode::Routed) {
-        if let Ok(mac) = network.bridge_mac.parse::<Mac>() {
-            batch.add_element(BRIDGES, &Element::new(&mac.0, ElementData::None));
-        }
-    }
-    let chain =
-        Chain::base(PORT_FRAMES, ChainKind::Filter, Hook::Prerouting, BEFORE_BRIDGE_NETFILTER);
-    batch.add_chain(&chain);
-    batch.flush_chain(PORT_FRAMES);
-    batch.add_rule(PORT_FRAMES, &words::past_the_node_dropped(), None);
-    batch
-}
-
-fn add_maps(batch: &mut Batch, words: Words) {
-    use DataType::{Group, Port as TransportPort, Protocol as Transport};
-    let address = words.address_type();
-    let endpoint = [address, TransportPort];
-    let mut map = |name, key: &[DataType], values: Option<&[DataType]>, size| {
-        let spec = SetSpec { name, key, values, verdicts: false, size, dynamic_timeout_ms: None };
-        batch.add_set(&spec);
-    };
-    map(PORTS, &[address, Transport, TransportPort], Some(&endpoint), PORTS_MAX);
-    map(ANY_PORTS, &[Transport, TransportPort], Some(&endpoint), PORTS_MAX);
-    map(HAIRPIN, &[address, address], None, PORTS_MAX);
-    map(NETWORKS, &[Group], None, crate::network::NETWORKS_MAX);
-    map(REACH, &[Group, Group], None, REACH_MAX);
-}
-
-fn add_cluster_sets(batch: &mut Batch, words: Words, cluster: &Cluster<'_>) {
-    for length in cluster.lengths(words.family) {
-        let name = cluster_set(length);
-        batch.add_set(&SetSpec {
-            name: &name,
-            key: &[words.address_type()],
-            values: None,
-            verdicts: false,
-            size: CLUSTER_MAX,
-            dynamic_timeout_ms: None,
-        });
-        batch.flush_set(&name);
-        let is_it = |cidr: &&IpCidr| {
-            cidr.network_length() == length && cidr.is_ipv4() == (words.family == Family::Ip)
-        };
-        for cidr in cluster.others.iter().filter(is_it) {
-            let key = octets(cidr.first_address());
-            batch.add_element(&name, &Element::new(&key, ElementData::None));
-        }
-    }
-}
-
-fn chains() -> [Chain; 6] {
-    use ChainKind::{Filter, Nat};
-    [
-        Chain::base(LOCALNET, Filter, Hook::Prerouting, -300),
-        Chain::base(PUBLISHED, Nat, Hook::Prerouting, -95),
-        Chain::base(PUBLISHED_HERE, Nat, Hook::Output, -95),
-        Chain::base(SOURCE, Nat, Hook::Postrouting, 95),
-        Chain::base(ISOLATION, Filter, Hook::Forward, -10),
-        Chain::base(REDIRECTS, Filter, Hook::Output, 0),
-    ]
-}
-
-fn masquerade_rules(network: &Network, words: Words, rule: &mut impl FnMut(Vec<Expression>)) {
-    let Some(masquerade) = &network.masquerade else { return };
-    let is_ours = |cidr: &&IpCidr| cidr.is_ipv4() == (words.family == Family::Ip);
-    for subnet in network.subnets.iter().map(|subnet| &subnet.cidr).filter(is_ours) {
-        // What stays within the network, its multicast included, is its own.
-        let multicast = words.multicast();
-        let within = [*subnet, multicast];
-        for except in within.iter().chain(masquerade.except.iter().filter(is_ours)) {
-            rule(words.between(subnet, except, Verdict::Accept));
-        }
-        rule(words.masqueraded(subnet));
-    }
-}
-
-/// The networks whose links packets of ours come and go by, and which of them reach each other.
-fn put_networks(batch: &mut Batch, networks: &[Network]) {
-    batch.flush_set(NETWORKS);
-    batch.flush_set(REACH);
-    let routed = || networks.iter().filter(|network| network.mode == Mode::Routed);
-    for network in routed() {
-        let key = network.group.to_ne_bytes();
-        batch.add_element(NETWORKS, &Element::new(&key, ElementData::None));
-    }
-    let mut pairs = BTreeSet::new();
-    for network in routed() {
-        pairs.insert((network.group, network.group));
-        for other in routed().filter(|other| network.reaches.contains(&other.name)) {
-            pairs.insert((network.group, other.group));
-            pairs.insert((other.group, network.group));
-        }
-    }
-    for (from, to) in pairs {
-        let key = [from.to_ne_bytes(), to.to_ne_bytes()].concat();
-        batch.add_element(REACH, &Element::new(&key, ElementData::None));
     }
 }

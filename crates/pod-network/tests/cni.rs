@@ -59,7 +59,9 @@ fn bad_input_gets_the_code_of_the_specification_and_changes_nothing() {
     let cases = [
         (1, config_with(json!({"cniVersion": "0.2.0"}))),
         (1, config_with(json!({"cniVersion": null}))),
-        (2, config_with(json!({"vlan": 7}))),
+        (7, config_with(json!({"vlan": 5000}))),
+        (7, config_with(json!({"vlan": -1}))),
+        (7, config_with(json!({"ipam": null}))),
         (2, with_ipam(json!({"type": "dhcp"}))),
         (7, config_with(json!({"name": "a/b"}))),
         (7, config_with(json!({"bridge": "a-name-that-is-too-long"}))),
@@ -126,6 +128,42 @@ fn bad_input_gets_the_code_of_the_specification_and_changes_nothing() {
     ));
     assert_eq!(serde_json::from_str::<Value>(&malformed).unwrap()["code"], 6);
     assert_eq!(inventory(&machine), before);
+}
+
+#[test]
+fn a_network_that_overlaps_another_is_refused_unless_nobody_uses_that() {
+    let machine = machine(&["a", "b"]);
+    Call::new("ADD", "a", &config()).make(&machine).unwrap();
+    let before = inventory(&machine);
+    let other = config_with(json!({"name": "other", "bridge": "cni1",
+        "ipam": {"type": "host-local", "subnet": "10.88.7.0/24"}}));
+    let error = Call::new("ADD", "b", &other).make(&machine).unwrap_err();
+    assert_eq!(error["code"], 7, "{error}");
+    assert!(error["msg"].as_str().unwrap().contains("network net"), "{error}");
+    assert_eq!(inventory(&machine), before);
+    Call::new("DEL", "a", &config()).make(&machine).unwrap();
+    Call::new("ADD", "b", &other).make(&machine).unwrap();
+}
+
+#[test]
+fn networks_reach_each_other_where_a_configuration_says_so() {
+    let machine = machine(&["a", "b", "c"]);
+    let network = |name: &str, bridge: &str, subnet: &str, reaches: Value| {
+        config_with(
+            json!({"name": name, "bridge": bridge, "reaches": reaches, "ipam": {"type": "host-local",
+            "subnet": subnet, "routes": [{"dst": "0.0.0.0/0"}]}}),
+        )
+    };
+    let one = network("one", "cni1", "10.91.0.0/24", json!(["two"]));
+    let two = network("two", "cni2", "10.92.0.0/24", json!([]));
+    let three = network("three", "cni3", "10.93.0.0/24", json!([]));
+    for (container, config) in [("a", &one), ("b", &two), ("c", &three)] {
+        Call::new("ADD", container, config).make(&machine).unwrap();
+    }
+    let reaches =
+        |from: &str, to: &str| machine.try_sh(&format!("ip netns exec {from} ping -c 1 -W 1 {to}"));
+    assert!(reaches("a", "10.92.0.2") && reaches("b", "10.91.0.2"));
+    assert!(!reaches("a", "10.93.0.2") && !reaches("c", "10.92.0.2"));
 }
 
 #[test]
@@ -258,6 +296,158 @@ fn fifty_at_once_get_fifty_addresses() {
     assert_eq!(machine.sh("bridge link | wc -l").trim(), "0");
     let files = machine.sh("find /var/lib/telaio/pods/*/attachments /var/lib/telaio/pods/*/addresses /var/lib/telaio/pods/*/ports -type f | grep -v last- | wc -l");
     assert_eq!(files.trim(), "0");
+}
+
+#[test]
+fn it_publishes_ports_and_limits_behind_another_plugin() {
+    let machine = machine(&["a", "b"]);
+    let mut bridge =
+        config_with(json!({"type": "bridge", "cniVersion": "1.0.0", "hairpinMode": true}));
+    bridge["ipam"]["dataDir"] = "/run/host-local".into();
+    let results = ["a", "b"].map(|name| {
+        let mut call = Call::new("ADD", name, &bridge);
+        call.plugin = format!("{REFERENCE_DIR}/bridge");
+        call.make(&machine).unwrap()
+    });
+    let before = inventory(&machine);
+    let chained = json!({
+        "cniVersion": "1.0.0",
+        "name": "net",
+        "type": "telaio-cni",
+        "prevResult": results[0],
+        "runtimeConfig": {
+            "portMappings": [{"hostPort": 8080, "containerPort": 80}, {"hostPort": 8080, "containerPort": 80, "protocol": "udp"}],
+            "bandwidth": {"ingressRate": 80_000_000, "egressRate": 80_000_000},
+        },
+    });
+    for _ in 0..2 {
+        let result = Call::new("ADD", "a", &chained).make(&machine).unwrap();
+        assert_eq!(result, results[0], "what came before is passed on as it is");
+    }
+    Call::new("CHECK", "a", &chained).make(&machine).unwrap();
+    for wire in [Wire::Tcp, Wire::Udp] {
+        let _servers =
+            ["10.88.0.2", "fd88::2"].map(|ip| serve_at(&machine, Some("a"), ip, 80, wire));
+        for ip in ["10.88.0.1", "fd88::1"] {
+            // The other plugin's IPv6 addresses do not count at once.
+            let asked = || ask_at(&machine, None, ip, 8080, wire).is_ok();
+            assert!((0..5).any(|_| asked()), "the node, {ip} {wire:?}");
+            assert!(
+                ask_at(&machine, Some("b"), ip, 8080, wire).is_ok(),
+                "a neighbour, {ip} {wire:?}"
+            );
+        }
+    }
+    assert!(machine.sh("tc qdisc").contains("rate 80Mbit"), "{}", machine.sh("tc qdisc"));
+    let mut taken = chained.clone();
+    taken["prevResult"] = results[1].clone();
+    let error = Call::new("ADD", "b", &taken).make(&machine).unwrap_err();
+    assert!(
+        error["code"] == 103 && error["msg"].as_str().unwrap().contains("instance a"),
+        "{error}"
+    );
+    // Mending and collecting leave it, while it is valid.
+    machine.run(|| assert!(telaio_pod_network::Host::default().repair().unwrap().is_nothing()));
+    let mut gc = chained.clone();
+    gc["cniVersion"] = "1.1.0".into();
+    gc["cni.dev/valid-attachments"] = json!([{"containerID": "a", "ifname": "eth0"}]);
+    Call::new("GC", "", &gc).make(&machine).unwrap();
+    Call::new("CHECK", "a", &chained).make(&machine).unwrap();
+    gc["cni.dev/valid-attachments"] = json!([]);
+    Call::new("GC", "", &gc).make(&machine).unwrap();
+    assert_eq!(Call::new("CHECK", "a", &chained).make(&machine).unwrap_err()["code"], 105);
+    Call::new("ADD", "a", &chained).make(&machine).unwrap();
+    for _ in 0..2 {
+        let mut call = Call::new("DEL", "a", &chained);
+        call.netns = None;
+        call.make(&machine).unwrap();
+    }
+    machine.run(|| telaio_pod_network::Host::default().repair().unwrap());
+    assert_eq!(inventory(&machine), before, "the other plugin's is untouched");
+    assert!(!machine.sh("tc qdisc").contains("tbf"), "{}", machine.sh("tc qdisc"));
+    let mut alone = chained;
+    alone.as_object_mut().unwrap().remove("prevResult");
+    assert_eq!(Call::new("ADD", "a", &alone).make(&machine).unwrap_err()["code"], 7);
+}
+
+#[test]
+fn others_work_behind_it_and_before_it() {
+    let machine = machine(&["a", "b"]);
+    let config = config_with(json!({"cniVersion": "1.0.0"}));
+    let result = Call::new("ADD", "a", &config).make(&machine).unwrap();
+    let behind = |plugin: &str, runtime: Value| {
+        let config = json!({"cniVersion": "1.0.0", "name": "net", "type": plugin, "snat": true,
+            "prevResult": result, "runtimeConfig": runtime});
+        let mut call = Call::new("ADD", "a", &config);
+        call.plugin = format!("{REFERENCE_DIR}/{plugin}");
+        let after = call.make(&machine).unwrap();
+        assert_eq!(after["ips"], result["ips"], "{plugin}");
+        Call { command: "DEL", ..call }
+    };
+    let undo = [
+        behind(
+            "portmap",
+            json!({"portMappings": [{"hostPort": 8088, "containerPort": 80, "protocol": "tcp"}]}),
+        ),
+        behind(
+            "bandwidth",
+            json!({"bandwidth": {"ingressRate": 80_000_000, "ingressBurst": 8_000_000}}),
+        ),
+        behind("tuning", json!({})),
+    ];
+    let _server = serve_at(&machine, Some("a"), "10.88.0.2", 80, Wire::Tcp);
+    assert!(ask_at(&machine, None, "10.88.0.1", 8088, Wire::Tcp).is_ok(), "by portmap");
+    for call in undo.iter().rev() {
+        call.make(&machine).unwrap();
+    }
+    // A plugin before it has made another interface.
+    let mut second = config_with(
+        json!({"cniVersion": "1.0.0", "name": "other", "bridge": "cni1", "prevResult": result,
+        "ipam": {"type": "host-local", "subnet": "10.89.0.0/16"}}),
+    );
+    let mut call = Call::new("ADD", "a", &second);
+    call.interface = "eth1".to_owned();
+    let both = call.make(&machine).unwrap();
+    let names: Vec<&str> = both["interfaces"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["name"].as_str().unwrap())
+        .collect();
+    assert_eq!((names.len(), names[2], names[5]), (6, "eth0", "eth1"), "{both}");
+    let ips: Vec<u64> = both["ips"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|ip| ip["interface"].as_u64().unwrap())
+        .collect();
+    assert_eq!(ips, [2, 2, 5], "{both}");
+    second["prevResult"] = both;
+    let check = Call { command: "CHECK", config: second, ..call };
+    check.make(&machine).unwrap();
+    Call { command: "DEL", ..check }.make(&machine).unwrap();
+    Call::new("DEL", "a", &config).make(&machine).unwrap();
+}
+
+#[test]
+fn where_bridges_have_no_virtual_networks_that_is_said_and_nothing_is_left() {
+    let machine = machine(&["a"]);
+    let before = inventory(&machine);
+    for is_gateway in [true, false] {
+        let config = config_with(json!({"vlan": 7, "isGateway": is_gateway}));
+        match Call::new("ADD", "a", &config).make(&machine) {
+            // What they do then is tested on the guest kernel, which has them.
+            Ok(_) => _ = Call::new("DEL", "a", &config).make(&machine).unwrap(),
+            Err(error) => {
+                assert_eq!(error["code"], 2, "{error}");
+                assert!(
+                    error["msg"].as_str().unwrap().contains("CONFIG_BRIDGE_VLAN_FILTERING"),
+                    "{error}"
+                );
+                assert_eq!(inventory(&machine), before);
+            }
+        }
+    }
 }
 
 /// What both say in the same words; hardware addresses and names of host ends are each plugin's own.

@@ -61,11 +61,16 @@ fn killed_two_hundred_times_at_any_moment_everything_comes_right_and_nothing_is_
         let (add, delete) =
             (Call::new("ADD", "a", &with_port()), Call::new("DEL", "a", &with_port()));
         let after = Duration::from_micros(chance.below(6000));
-        let kills_delete = chance.below(3) == 0;
-        if kills_delete {
+        let valid = json!([{"containerID": "stays", "ifname": "eth0"}]);
+        let collect = Call::new("GC", "", &gc(&config(), valid));
+        let killed = match chance.below(5) {
+            0 | 1 => delete.clone(),
+            2 => collect,
+            _ => add.clone(),
+        };
+        if killed.command != "ADD" {
             add.make(&machine).unwrap();
         }
-        let killed = if kills_delete { delete.clone() } else { add.clone() };
         machine.run(move || kill(&killed, after));
         match chance.below(3) {
             0 => {
@@ -262,6 +267,15 @@ fn more_instances_than_a_bridge_has_ports_reach_each_other() {
             assert!(ask_at(&machine, None, &other, 80, Wire::Tcp).is_ok());
         }
     }
+    // Also those without a bridge cannot pass themselves off as others.
+    let receiver = support::senders_on(&machine, Some("m2"), "10.88.0.3", 99);
+    for from in ["10.88.0.4", "192.0.2.7"] {
+        support::spoof_on(&machine, "m1040", from, "10.88.0.3", 99);
+    }
+    let own =
+        machine.sh("ip -n m1040 -4 -o address show dev eth0 | awk '{print $4}' | cut -d/ -f1");
+    support::spoof_on(&machine, "m1040", own.trim(), "10.88.0.3", 99);
+    assert_eq!(receiver.until(own.trim()).len(), 1);
     let all = json!([{"containerID": "m1", "ifname": "eth0"}]);
     Call::new("GC", "", &gc(&config, all)).make(&machine).unwrap();
     assert_eq!(machine.sh("ip -o link | grep -c tlv").trim(), "1");

@@ -282,4 +282,144 @@ fn networks_of_one_node_do_not_reach_each_other() {
     // What is published is published for everybody.
     let _server = serve(&node, Some("x"), "10.78.0.2", 80, Wire::Tcp);
     assert!(ask(&node, Some("a"), "192.168.5.1", 7070, Wire::Tcp).is_ok());
+    // Unless they are allowed to: both ways, and no longer.
+    let join = |are_joined| {
+        node.machine.run(move || {
+            telaio_pod_network::Host::default().join_networks("iso", "other", are_joined).unwrap();
+        });
+    };
+    join(true);
+    let six = serve(&node, Some("x"), "fd78::2", 80, Wire::Tcp);
+    assert_eq!(ask(&node, Some("a"), "fd78::2", 80, Wire::Tcp).as_deref(), Ok("fd77:1::2"));
+    let back = serve(&node, Some("a"), "10.77.1.2", 81, Wire::Udp);
+    assert_eq!(ask(&node, Some("x"), "10.77.1.2", 81, Wire::Udp).as_deref(), Ok("10.78.0.2"));
+    // Whatever else happens to one of them.
+    node.machine.run(|| telaio_pod_network::Host::default().repair().unwrap());
+    assert!(ask(&node, Some("a"), "10.78.0.2", 80, Wire::Tcp).is_ok());
+    join(false);
+    assert!(ask_from(&node.machine, Some("a"), "10.78.0.2", 80, Wire::Tcp, SILENCE).is_err());
+    drop((six, back));
+}
+
+#[test]
+fn ways_that_lead_nowhere_are_found_and_removed_and_those_that_are_missing_come_back() {
+    for backend in [Backend::default(), Backend::HostGw] {
+        let (node, other) = (Node::bare("ways", 1), Node::bare("far", 2));
+        let _switch = lan(&[&node, &other]);
+        node.set_up(backend, None);
+        let request = other.request(&external(&other));
+        node.machine.run(move || add_other_nodes(vec![request]).unwrap());
+        let ways = "ip route; ip -6 route | grep -v fe80; bridge fdb | grep 192.168 || true; ip neigh show nud permanent";
+        let before = node.machine.sh(ways);
+        let stale = if backend == Backend::HostGw {
+            node.machine.sh("ip route add 10.250.0.0/24 via 192.168.5.2 proto 116");
+            1
+        } else {
+            node.machine.sh(
+                "ip route add 10.250.0.0/24 via 10.250.0.0 dev telaio.1 onlink proto 116 && \
+                 ip neigh add 10.250.0.0 lladdr 02:00:00:00:00:99 dev telaio.1 nud permanent && \
+                 bridge fdb append 02:00:00:00:00:99 dev telaio.1 dst 192.168.5.9",
+            );
+            3
+        };
+        // Another's routes are none of ours.
+        node.machine.sh("ip route add 10.251.0.0/24 via 192.168.5.2");
+        node.machine.sh("ip route del 10.77.2.0/24");
+        let mended = node.machine.run(|| telaio_pod_network::Host::default().repair().unwrap());
+        assert_eq!(mended.ways, stale, "{backend:?}");
+        let now = node.machine.sh(ways);
+        assert!(now.contains("10.251.0.0/24"), "{now}");
+        node.machine.sh("ip route del 10.251.0.0/24");
+        let sorted = |text: &str| {
+            let mut lines: Vec<String> = text.lines().map(|line| line.trim().to_owned()).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(sorted(&node.machine.sh(ways)), sorted(&before), "{backend:?}");
+    }
+}
+
+#[test]
+fn a_range_of_ports_is_published_as_such() {
+    let node = Node::bare("range", 1);
+    let outside = lan(&[&node]);
+    node.set_up(Backend::default(), None);
+    node.instance("a", 2, Port::range(9000, 80, 20).unwrap());
+    for (port, own) in [(9000, 80), (9007, 87), (9019, 99)] {
+        let _servers =
+            ["10.77.1.2", "fd77:1::2"].map(|ip| serve(&node, Some("a"), ip, own, Wire::Tcp));
+        for ip in ["192.168.5.1", "fd05::1"] {
+            assert!(ask_from(&outside, None, ip, port, Wire::Tcp, support::PATIENCE).is_ok());
+        }
+        assert!(ask(&node, None, "127.0.0.1", port, Wire::Tcp).is_ok());
+    }
+    let error = node.try_instance("b", 3, Port::range(9019, 80, 2).unwrap()).unwrap_err();
+    assert!(error.contains("9019/tcp is taken by instance a"), "{error}");
+}
+
+#[test]
+fn instances_are_told_how_long_packets_may_be_by_uplink_and_overlay() {
+    for (backend, tunnel, expected) in [
+        (Backend::default(), "192.168.5.1", 1350),
+        (Backend::default(), "fd05::1", 1330),
+        (Backend::HostGw, "192.168.5.1", 1400),
+    ] {
+        let node = Node::bare("mtu", 1);
+        let _switch = lan(&[&node]);
+        node.machine.sh("ip link set lan0 mtu 1400");
+        node.set_up(backend, Some(tunnel.parse().unwrap()));
+        node.instance("a", 2, vec![]);
+        let inside = node.machine.sh("ip -n telaio-i-a -o link show eth0");
+        assert!(inside.contains(&format!("mtu {expected} ")), "{backend:?} {tunnel}: {inside}");
+    }
+    let node = Node::bare("none", 1);
+    let error = node.machine.run(|| {
+        let ip: cidr::Ipv4Inet = "10.77.1.1/24".parse().unwrap();
+        let request = SetupNodeRequest::new("none", ip, vec![]).with_tunnel_address([192, 0, 2, 9]);
+        setup_node(request).unwrap_err().to_string()
+    });
+    assert!(error.contains("192.0.2.9 is not an address of this machine"), "{error}");
+}
+
+#[test]
+fn ids_may_be_long_and_in_any_script() {
+    let node = Node::start("ids", 1);
+    let long =
+        "an-instance-whose-id-is-much-longer-than-any-name-of-a-link-could-ever-be-and-then-some";
+    let (one, two) = (format!("{long}-1"), format!("{long}-2"));
+    for (id, host) in [(one.as_str(), 2), (two.as_str(), 3), ("größe/名前 \u{1f9f6}", 4)] {
+        node.instance(id, host, vec![]);
+        let ip = format!("10.77.1.{host}");
+        let _server = serve(&node, Some(id), &ip, 80, Wire::Tcp);
+        assert!(ask(&node, None, &ip, 80, Wire::Tcp).is_ok(), "{id}");
+    }
+    assert_eq!(node.machine.sh("ip netns list | grep -c telaio-").trim(), "3");
+    node.clean(&one, 2);
+    assert_eq!(node.machine.sh("ip netns list | grep -c telaio-").trim(), "2");
+}
+
+#[test]
+fn networks_that_overlap_are_refused_and_nothing_changes() {
+    let node = Node::bare("lap", 1);
+    let _switch = lan(&[&node]);
+    node.set_up(Backend::default(), None);
+    node.instance("a", 2, vec![]);
+    let before = node.inventory();
+    let error = node.machine.run(|| {
+        let ip: cidr::Ipv4Inet = "10.77.0.1/16".parse().unwrap();
+        setup_node(SetupNodeRequest::new("other", ip, vec![])).unwrap_err().to_string()
+    });
+    assert!(error.contains("10.77.0.0/16 overlaps 10.77.1.0/24"), "{error}");
+    for (cidr, what) in
+        [("10.77.1.128/25", "this machine's node lap"), ("10.77.0.0/16", "node lap")]
+    {
+        let error = node.machine.run(move || {
+            let ip: cidr::Ipv4Inet = cidr.parse::<cidr::Ipv4Inet>().unwrap();
+            let peer = telaio_pod_network::node::NodeIp::new(ip, [192, 168, 5, 7]);
+            let request = telaio_pod_network::node::NodeRequest::new("far", peer);
+            add_other_nodes(vec![request]).unwrap_err().to_string()
+        });
+        assert!(error.contains("overlaps") && error.contains(what), "{error}");
+    }
+    support::assert_same(&node.inventory(), &before, "");
 }

@@ -33,12 +33,15 @@
 //! # Ok(()) }
 //! ```
 
+mod annotate;
 mod connect;
+mod decided;
 mod health;
 mod kinds;
 mod known;
 mod lines;
 mod options;
+mod review;
 mod trouble;
 mod watcher;
 
@@ -55,14 +58,17 @@ use tracing::error;
 use crate::intern::Interner;
 use crate::manifest::Context;
 use crate::{BATCH_QUEUE_MAX, Status};
+use decided::Decided;
 use health::Health;
 use kinds::WatchedKind;
 use watcher::{Update, Watcher};
 
 pub use ::kube::Client;
+pub use annotate::annotate_node;
 pub use connect::KubeError;
 pub use kinds::LABEL_CONFIG;
 pub use options::KubeOptions;
+pub use review::{Reviewed, review};
 
 /// How many updates may wait for the source before the watchers stop reading.
 const UPDATES_MAX: usize = 64;
@@ -125,7 +131,12 @@ impl KubeSource {
             watchers.spawn(watcher.run());
         }
         drop(out);
-        let mut gatherer = Gatherer { updates, unsettled };
+        let decided = Decided::new(
+            ctx.clone(),
+            Arc::clone(self.health.status()),
+            self.options.overrides_namespace.clone(),
+        );
+        let mut gatherer = Gatherer { updates, unsettled, decided };
         let mut first = gatherer.unsettled.is_empty();
         loop {
             let batch = if std::mem::take(&mut first) {
@@ -193,6 +204,8 @@ struct Gatherer {
     updates: mpsc::Receiver<Update>,
     /// The kinds whose first list is still to come.
     unsettled: BTreeSet<Kind>,
+    /// What ConfigMaps say about others' objects.
+    decided: Decided,
 }
 
 impl Gatherer {
@@ -214,7 +227,10 @@ impl Gatherer {
         Some(batch)
     }
 
-    fn take(&mut self, update: Update, batch: &mut Batch) {
+    fn take(&mut self, mut update: Update, batch: &mut Batch) {
+        if update.kind == Kind::ConfigMap {
+            self.decided.extend(&mut update.changes);
+        }
         if update.settled {
             self.unsettled.remove(&update.kind);
         }

@@ -17,6 +17,7 @@ pub mod dir;
 pub mod intern;
 pub mod kube;
 pub mod manifest;
+pub mod overrides;
 mod spec;
 mod status;
 

@@ -58,7 +58,7 @@ pub use ingress::{
 };
 pub use meta::{ANNOTATION_WEIGHT, LabelSelector, LabelSelectorRequirement, ObjectMeta};
 pub use node::{Node, NodeAddress, NodeSpec, NodeStatus, Taint};
-pub use overrides::{Override, OverrideService, OverrideSpec, OverrideTarget};
+pub use overrides::{Override, OverrideIngress, OverrideService, OverrideSpec, OverrideTarget};
 pub use pod::{
     ANNOTATION_IP, Container, ContainerPort, Pod, PodCondition, PodIp, PodSpec, PodStatus,
 };

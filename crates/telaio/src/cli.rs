@@ -16,6 +16,7 @@ use telaio_source::SourceSpec;
 use crate::logging::{LogFilter, LogFormat};
 use crate::plane::Plane;
 
+mod admin;
 #[cfg(unix)]
 mod ingress;
 #[cfg(unix)]
@@ -25,6 +26,10 @@ mod pods;
 mod proxy;
 mod values;
 
+pub(crate) use admin::{
+    AdminArgs, AdminClientArgs, DecisionArgs, EndpointActionArgs, OverridesArgs, OverridesCommand,
+    PurgeArgs, TargetArgs, WeightArgs,
+};
 #[cfg(unix)]
 pub(crate) use ingress::{IngressArgs, IngressProcess};
 #[cfg(unix)]
@@ -73,6 +78,16 @@ pub(crate) enum Command {
     Trace(Box<TraceArgs>),
     /// Show the state of a running agent or brain
     Status(StatusArgs),
+    /// Send nothing new to a service's endpoint; what runs may finish
+    Drain(EndpointActionArgs),
+    /// Take back what was decided about a service's endpoint
+    Undrain(EndpointActionArgs),
+    /// Give a service's endpoint another share of the traffic
+    Weight(WeightArgs),
+    /// Have the ingress' cache forget
+    Purge(PurgeArgs),
+    /// List what people decided, add and remove backends, pause routes, undo
+    Overrides(OverridesArgs),
     /// Show the version and what this build can do
     Version(VersionArgs),
     /// Remove every trace of us from this machine's network
@@ -150,6 +165,10 @@ pub(crate) struct SourceArgs {
     /// Ports from which a dir source gives node ports to services that name none
     #[arg(long, value_name = "FIRST-LAST", value_parser = port_range, default_value = "30000-32767")]
     pub(crate) node_port_range: PortRange,
+
+    /// Namespace whose ConfigMap telaio-overrides holds what people decide
+    #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
+    pub(crate) overrides_namespace: String,
 }
 
 /// The identity that is shown to peers, and the authority that theirs must come from.
@@ -205,6 +224,9 @@ pub(crate) struct ListenArgs {
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:10256",
           value_parser = |text: &str| listen_address(text, HEALTHZ_PORT))]
     pub(crate) healthz_bind_address: SocketAddr,
+
+    #[command(flatten)]
+    pub(crate) admin: AdminArgs,
 }
 
 impl ListenArgs {
@@ -475,9 +497,8 @@ pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
 
-    /// Address of the agent's admin API
-    #[arg(long, value_name = "ADDRESS", default_value_t = ADMIN_ADDRESS)]
-    pub(crate) admin_listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) client: AdminClientArgs,
 
     /// How to print it
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]

@@ -3,6 +3,7 @@
 mod brain;
 mod cleanup;
 mod demo;
+mod manage;
 mod migrate;
 mod render;
 mod rules;
@@ -17,13 +18,17 @@ mod trace_url;
 pub(crate) use brain::brain;
 pub(crate) use cleanup::cleanup;
 pub(crate) use demo::demo;
+pub(crate) use manage::{drain, overrides, purge, undrain, weight};
 pub(crate) use migrate::migrate;
 pub(crate) use render::render;
+pub(crate) use rules::Rules;
 pub(crate) use run::run;
 #[cfg(windows)]
 pub(crate) use service::service;
 pub(crate) use status::status;
-pub(crate) use trace::trace;
+pub(crate) use trace::{packet_of, surroundings, trace};
+#[cfg(target_os = "linux")]
+pub(crate) use trace_url::trace_url_of;
 
 use telaio_source::{Problem, SourceSpec, Status};
 

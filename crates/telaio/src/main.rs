@@ -13,6 +13,7 @@ mod commands;
 mod exit;
 mod feeder;
 mod file_limit;
+mod gui;
 mod http_get;
 #[cfg(unix)]
 mod ingress;
@@ -77,6 +78,11 @@ fn run(cli: &Cli, settings: Settings) -> Result<(), CommandError> {
         Command::Brain(args) => commands::brain(args, settings),
         Command::Render(args) => commands::render(args, &mut out),
         Command::Status(args) => commands::status(args, &mut out),
+        Command::Drain(args) => commands::drain(args, &mut out),
+        Command::Undrain(args) => commands::undrain(args, &mut out),
+        Command::Weight(args) => commands::weight(args, &mut out),
+        Command::Purge(args) => commands::purge(args, &mut out),
+        Command::Overrides(args) => commands::overrides(args, &mut out),
         Command::Version(args) => version::print(args.output, &mut out).map_err(Into::into),
         Command::Trace(args) => commands::trace(args, &mut out),
         Command::Cleanup(args) => commands::cleanup(args, &mut out),

@@ -147,6 +147,30 @@ impl Monitor {
         ready
     }
 
+    /// What does not change while we run.
+    pub(crate) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// How the source is doing.
+    pub(crate) fn source(&self) -> &Status {
+        &self.source
+    }
+
+    /// The sync loop of services, once there is one.
+    pub(crate) fn services_loop(&self) -> Option<&SyncHandle> {
+        self.syncs.get()
+    }
+
+    /// The figures of the pods plane's sync loop, if it runs.
+    pub(crate) fn pods_stats(&self) -> Option<SyncStats> {
+        #[cfg(target_os = "linux")]
+        let stats = self.pods_loop().map(SyncHandle::stats);
+        #[cfg(not(target_os = "linux"))]
+        let stats = None;
+        stats
+    }
+
     /// The sync loop, once there is one.
     pub(crate) fn sync_loop(&self) -> Option<&SyncHandle> {
         self.sync_loops().next()

@@ -39,9 +39,15 @@ impl Plane {
     /// The kinds of objects that it needs.
     fn kinds(self) -> &'static [Kind] {
         match self {
-            Self::Services => {
-                &[Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr, Kind::Override]
-            }
+            // Of ConfigMaps only those with our label: one of them has overrides.
+            Self::Services => &[
+                Kind::Service,
+                Kind::EndpointSlice,
+                Kind::Node,
+                Kind::ServiceCidr,
+                Kind::Override,
+                Kind::ConfigMap,
+            ],
             Self::Pods => &[Kind::Node, Kind::Pod, Kind::Namespace, Kind::NetworkPolicy],
             Self::Ingress => &[
                 Kind::Service,

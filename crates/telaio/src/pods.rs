@@ -7,6 +7,7 @@
 //! Instances are not the agent's: the library and the plugin make them, with or without an agent. The agent mends what of them
 //! somebody has broken.
 
+mod announce;
 mod cni;
 mod nodes;
 mod report;
@@ -22,6 +23,7 @@ use telaio_pod_network::{Host, policy};
 use telaio_reconcile::kpng::{FullState, Inbox, Sink};
 use telaio_reconcile::{PacerConfig, SyncHandle, sync_loop};
 
+use announce::Announcer;
 pub(crate) use cni::CniSettings;
 pub(crate) use nodes::NodeSettings;
 pub(crate) use report::PodsReport;
@@ -67,8 +69,12 @@ pub(crate) struct Pods {
 }
 
 impl Pods {
-    /// Starts it, and gives what it is to be fed by.
-    pub(crate) fn start(settings: PodsSettings) -> Result<(Self, Box<dyn Sink>), CommandError> {
+    /// Starts it, and gives what it is to be fed by. With a client for the API server, other nodes are told there how this one is
+    /// reached. Must be called within the runtime.
+    pub(crate) fn start(
+        settings: PodsSettings,
+        client: Option<telaio_source::kube::Client>,
+    ) -> Result<(Self, Box<dyn Sink>), CommandError> {
         let failed = |error: &dyn std::fmt::Display| {
             CommandError::failed(format!("the pods plane cannot run: {error}"))
         };
@@ -83,14 +89,25 @@ impl Pods {
                 failed(&error)
             }
         })?;
+        let has_nftables =
+            telaio_pod_network::rules::has_nftables().map_err(|error| failed(&error))?;
+        if !has_nftables {
+            tracing::warn!(
+                "this kernel has no nftables for IP: rules of pods are iptables', and network policies are refused"
+            );
+        }
         let (node, pacing, stays) = (Arc::clone(&settings.node), settings.pacing, settings.stays);
+        // Without nftables no policy can be kept.
+        let keeper = has_nftables.then_some(keeper);
         let syncer =
             PodsSyncer::new(settings, inbox.clone(), host.clone(), keeper, Arc::clone(&status));
+        let syncer =
+            syncer.announcing(client.map(|client| Announcer::start(client, node.to_string())));
         let wakes = syncer.waker();
-        let handle = sync_loop::spawn("telaio-pods", pacing, syncer)
+        let handle = sync_loop::spawn(watch::SYNC_THREAD, pacing, syncer)
             .map_err(|error| failed(&format!("cannot start a thread: {error}")))?;
         wakes.set(handle.clone());
-        let watch = stays.then(|| Watch::start(handle.clone()));
+        let watch = stays.then(|| Watch::start(&handle));
         let for_sink = handle.clone();
         let sink = FullState::across_resets(node, inbox.callback(move || for_sink.notify()));
         Ok((Self { handle, host, status, _watch: watch }, Box::new(sink)))

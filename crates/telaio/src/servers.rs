@@ -29,9 +29,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::cli::ListenArgs;
+use crate::gui::Admin;
 use crate::monitor::Monitor;
 
-pub(crate) use admin::STATUS_PATH;
+pub(crate) use admin::{STATUS_PATH, further_routes};
 pub(crate) use listen::{bind, check_distinct};
 use places::Places;
 
@@ -65,15 +66,15 @@ pub(crate) struct Servers {
 
 impl Servers {
     /// Takes the ports and begins to answer.
-    pub(crate) fn start(args: &ListenArgs, monitor: &Arc<Monitor>) -> Result<Self> {
+    pub(crate) fn start(
+        args: &ListenArgs,
+        monitor: &Arc<Monitor>,
+        admin_api: Admin,
+    ) -> Result<Self> {
         let (admin, admin_address) = bind("--admin-listen", args.admin_listen)?;
         let (metrics, metrics_address) = bind("--metrics-bind-address", args.metrics_bind_address)?;
         let (healthz, healthz_address) = bind("--healthz-bind-address", args.healthz_bind_address)?;
-        let servers = vec![
-            (admin, admin::router(monitor)),
-            (metrics, metrics::router(monitor)),
-            (healthz, health::router(monitor)),
-        ];
+        let servers = vec![(metrics, metrics::router(monitor)), (healthz, health::router(monitor))];
         let (stop, stopped) = watch::channel(false);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -81,7 +82,12 @@ impl Servers {
             .context("cannot start the servers' runtime")?;
         let thread = std::thread::Builder::new()
             .name("telaio-servers".into())
-            .spawn(move || runtime.block_on(serve_all(servers, stopped)))
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::spawn(admin::serve(admin, admin_api));
+                    serve_all(servers, stopped).await;
+                });
+            })
             .context("cannot start the servers' thread")?;
         let addresses =
             Addresses { admin: admin_address, metrics: metrics_address, healthz: healthz_address };

@@ -116,6 +116,7 @@ impl SupplyOptions {
         let options = KubeOptions {
             kinds: plane::kinds(&self.planes),
             headless: self.planes.contains(&Plane::Ingress),
+            overrides_namespace: self.source.overrides_namespace.clone(),
             ..options
         };
         KubeSource::connect(kubeconfig, options, Arc::clone(status))

@@ -1,6 +1,7 @@
 //! TLS for the API: our certificate, and the authority that peers' must come from.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
 use rustls::InconsistentKeys;
@@ -10,13 +11,32 @@ use rustls::sign::CertifiedKey;
 use telaio_source::brain::ClientTls;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
-use crate::cli::TlsArgs;
+use crate::cli::{AdminArgs, TlsArgs};
 use crate::exit::CommandError;
 
 /// Makes aws-lc-rs the cryptography of the whole process, once, before any TLS.
 pub(crate) fn install_crypto_provider() {
     // Only a second call fails, and then the first has done it.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+}
+
+impl AdminArgs {
+    /// The admin API's identity, if it has one.
+    pub(crate) fn tls(&self) -> Result<Option<Arc<rustls::ServerConfig>>, CommandError> {
+        let (Some(certificate), Some(key)) = (&self.admin_tls_cert, &self.admin_tls_key) else {
+            return Ok(None);
+        };
+        let certificate = PemFile::read("--admin-tls-cert", certificate)?;
+        let key = PemFile::read("--admin-tls-key", key)?;
+        let secret = PrivateKeyDer::from_pem_slice(&key.bytes)
+            .map_err(|error| key.wrong(describe("private key", &error)))?;
+        let config = rustls::ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(certificate.certificates()?, secret);
+        let mut config = config.map_err(|error| certificate.wrong(error))?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Some(Arc::new(config)))
+    }
 }
 
 const CERT_FLAG: &str = "--tls-cert";

@@ -113,15 +113,21 @@ fn the_servers_and_the_status_command_tell_the_same() {
     }
 
     let address = agent.admin.to_string();
-    let ended = run_args(["status", "--admin-listen", &address]);
+    let state = format!("--state-dir={}", agent.state.path().display());
+    let ended = run_args(["status", "--admin-listen", &address, &state]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     for part in ["node      loom-a", "backend   view (services)", "5 services", "healthy"] {
         assert!(ended.stdout.contains(part), "{part} is not in {}", ended.stdout);
     }
-    let ended = run_args(["status", "--output=json", "--admin-listen", &address]);
+    let ended = run_args(["status", "--output=json", "--admin-listen", &address, &state]);
     let json: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(json["pid"], agent.pid());
     assert_eq!(json["healthy"], true);
+    let nobody = tempfile::tempdir().unwrap();
+    let nobody = format!("--state-dir={}", nobody.path().display());
+    let ended = run_args(["status", "--admin-listen", &address, &nobody]);
+    assert_eq!(ended.code, Some(1), "without the token nothing is told: {ended:?}");
+    assert!(ended.stderr.contains("--token-file"), "{ended:?}");
 }
 
 #[test]

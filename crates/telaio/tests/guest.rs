@@ -461,3 +461,42 @@ fn kube_proxy_s_mode_ipvs_is_noticed_and_taken_over() -> Result<(), GuestError> 
         machine.cleanup();
     })
 }
+
+/// A node with a range for pods.
+const POD_NODE: &str = "
+apiVersion: v1
+kind: Node
+metadata: {name: alone}
+spec: {podCIDRs: [10.244.7.0/24, 'fd00:244:7::/64']}
+status: {addresses: [{type: InternalIP, address: 192.0.2.1}, {type: InternalIP, address: '2001:db8::1'}]}
+";
+
+#[test]
+fn without_nftables_the_pods_plane_runs_on_iptables_and_refuses_policies() -> Result<(), GuestError>
+{
+    guest::inside("without_nftables_the_pods_plane_runs_on_iptables_and_refuses_policies", || {
+        let machine = Machine::new();
+        machine.manifests.write("all.yaml", POD_NODE);
+        let cni =
+            |what: &str| format!("--cni-{what}-dir={}/{what}", machine.state.path().display());
+        let (bin, conf) = (cni("bin"), cni("conf"));
+        let args = ["--planes=pods", &bin, &conf];
+        let ended = machine.try_run(&args);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let rules = output("iptables-legacy-save", &[]);
+        assert!(rules.contains("-A TELAIO-POD-SOURCE -s 10.244.7.0/24 -j MASQUERADE"), "{rules}");
+        assert!(machine.state.path().join("conf/05-telaio.conflist").exists());
+        machine.manifests.write(
+                "policy.yaml",
+                "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: default}\n\
+                 spec: {podSelector: {}, policyTypes: [Ingress]}\n",
+            );
+        let ended = machine.try_run(&args);
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.stderr.contains("1 network policies are not kept"), "{ended:?}");
+        let ended = run(telaio().args(["cleanup", &machine.state_dir(), &bin, &conf]));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let left = output("iptables-legacy-save", &[]) + &output("ip6tables-legacy-save", &[]);
+        assert!(!left.contains("TELAIO"), "{left}");
+    })
+}

@@ -101,3 +101,39 @@ async fn what_the_api_server_refuses_is_said() {
     assert!(ended.stderr.contains("services"), "{ended:?}");
     assert!(ended.stdout.is_empty(), "{ended:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_decided_at_one_agent_is_in_a_config_map_and_followed_by_another() {
+    let cluster = Cluster::start().await;
+    let source = cluster.source();
+    let first = Agent::start(&["run", "--node=loom-a", &source]);
+    let second = Agent::start(&["run", "--node=loom-b", &source]);
+    let path = "/api/v1/services/shop/web";
+    let drained = |body: &str, pod: &str| {
+        let detail: Value = serde_json::from_str(body).unwrap_or_default();
+        let all = detail["endpoint_items"].as_array().cloned().unwrap_or_default();
+        all.iter().any(|it| it["pod"] == pod && it["drained"] == true)
+    };
+    let body = ask_until(second.admin, path, |status, _| status == 200);
+    let detail: Value = serde_json::from_str(&body).unwrap();
+    let pod = detail["endpoint_items"][0]["pod"].as_str().unwrap().to_owned();
+    assert!(!drained(&body, &pod), "{body}");
+    let state = format!("--state-dir={}", first.state.path().display());
+    let address = format!("--admin-listen={}", first.admin);
+    let ended = run_args(["drain", "shop/web", "--pod", &pod, "--output=json", &state, &address]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let done: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let map = cluster.server.get("configmaps", "kube-system", "telaio-overrides").unwrap();
+    assert_eq!(map["data"].as_object().unwrap().len(), 1, "{map}");
+    // The other agent follows, and so would one that starts now.
+    ask_until(second.admin, path, |_, body| drained(body, &pod));
+    let third = Agent::start(&["run", "--node=loom-b", &source]);
+    ask_until(third.admin, path, |_, body| drained(body, &pod));
+    let listed = get(second.admin, "/api/v1/overrides").1;
+    assert!(listed.contains("\"managed\": true"), "{listed}");
+    let (id, undo) = (done["id"].to_string(), ["overrides", "undo"]);
+    let ended = run_args([undo[0], undo[1], &id, &state, &address]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    ask_until(second.admin, path, |_, body| !drained(body, &pod));
+    ask_until(third.admin, path, |_, body| !drained(body, &pod));
+}

@@ -143,3 +143,39 @@ fn files_given_for_a_brain_in_the_clear_are_refused() {
         assert!(ended.stderr.contains("write https"), "{ended:?}");
     }
 }
+
+#[test]
+fn the_admin_api_has_tls_where_it_is_asked_for_and_must_have_it_beyond_loopback() {
+    let authority = Authority::new();
+    let flags = authority.flags("admin", &["127.0.0.1"]);
+    let of = |name: &str| flags.iter().find_map(|it| it.strip_prefix(name)).unwrap().to_owned();
+    let (certificate, key) = (of("--tls-cert="), of("--tls-key="));
+    let agent = Agent::start(&[
+        "run",
+        "--node=loom-a",
+        &dir_source(&examples()),
+        &format!("--admin-tls-cert={certificate}"),
+        &format!("--admin-tls-key={key}"),
+    ]);
+    let address = format!("--admin-listen={}", agent.admin);
+    let state = format!("--state-dir={}", agent.state.path().display());
+    let authority = format!("--admin-tls-ca={}", of("--tls-ca="));
+    let told = run_args(["status", &address, &state, &authority]);
+    assert_eq!(told.code, Some(0), "{told:?}");
+    assert!(told.stdout.contains("loom-a"), "{told:?}");
+    let plain = run_args(["status", &address, &state]);
+    assert_eq!(plain.code, Some(1), "nothing is told in the clear: {plain:?}");
+
+    let state = tempfile::tempdir().unwrap();
+    let refused = run_args([
+        "run",
+        "--node=loom-a",
+        &dir_source(&examples()),
+        "--admin-listen=0.0.0.0:0",
+        "--metrics-bind-address=127.0.0.1:0",
+        "--healthz-bind-address=127.0.0.1:0",
+        &format!("--state-dir={}", state.path().display()),
+    ]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("--admin-tls-cert"), "{refused:?}");
+}

@@ -120,7 +120,9 @@ fn a_running_agent_follows_its_manifests_and_ends_when_it_is_told() {
     assert!(health.starts_with("HTTP/1.1 200"), "{health}");
     let metrics = get(agent.metrics, "/metrics");
     assert!(metrics.contains("kubeproxy_sync_proxy_rules_duration_seconds"), "{metrics}");
-    let status = run(place.telaio().args(["status", &format!("--admin-listen={}", agent.admin)]));
+    let state = format!("--state-dir={}", place.directory("state").display());
+    let status =
+        run(place.telaio().args(["status", &format!("--admin-listen={}", agent.admin), &state]));
     assert!(status.stdout.contains("backend   hcn (services)"), "{status:?}");
     // public.yaml has an external policy Local, and a port for health checks.
     agent.wait("health check port", || {

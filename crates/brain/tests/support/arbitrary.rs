@@ -175,7 +175,7 @@ fn any_override() -> impl Strategy<Value = Override> {
     (select(vec!["o1", "o2"]), select(SERVICES.to_vec()), target, action, until).prop_map(
         |(name, service, target, action, until_s)| Override {
             until_s,
-            service: key(service),
+            object: key(service),
             ..super::web_override(name, target, action)
         },
     )

@@ -228,11 +228,12 @@ pub fn node(name: &str, zone: Option<&str>) -> Node {
 pub fn web_override(name: &str, target: OverrideTarget, action: OverrideAction) -> Override {
     Override {
         meta: Meta::named(key(name)),
-        service: key("web"),
+        object: key("web"),
         target,
         action,
         by: "alice".into(),
         reason: "test".into(),
+        since_s: None,
         until_s: None,
     }
 }

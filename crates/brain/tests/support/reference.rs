@@ -69,13 +69,14 @@ impl Cluster {
     /// The share that an endpoint gets; 0 is none.
     fn weight(&self, service: &ObjectKey, endpoint: &Endpoint) -> u16 {
         let overrides = self.objects.values().filter_map(|object| match object {
-            Object::Override(it) if it.service == *service && it.is_active(self.now_s) => Some(it),
+            Object::Override(it) if it.object == *service && it.is_active(self.now_s) => Some(it),
             _ => None,
         });
         let hits = |it: &&Arc<Override>| match &it.target {
             OverrideTarget::Address(ip) => *ip == endpoint.address,
             OverrideTarget::Pod(pod) => endpoint.pod.as_ref() == Some(pod),
             OverrideTarget::Node(node) => endpoint.node.as_ref() == Some(node),
+            OverrideTarget::Routes { .. } => false,
         };
         let hits: Vec<_> = overrides.filter(hits).collect();
         if hits.iter().any(|it| it.action == OverrideAction::Drain) {
@@ -83,7 +84,7 @@ impl Cluster {
         }
         let last = hits.iter().rev().find_map(|it| match it.action {
             OverrideAction::Weight(weight) => Some(weight),
-            OverrideAction::Drain => None,
+            _ => None,
         });
         last.or(endpoint.weight).unwrap_or(1)
     }

@@ -1,7 +1,8 @@
 //! What a person decided.
 
 use crate::*;
-use OverrideAction::{Drain, Weight};
+use OverrideAction::{Add, Drain, Remove, Weight};
+use telaio_model::AddedEndpoint;
 
 fn weights(case: &Case) -> BTreeMap<String, u16> {
     let view = case.view();
@@ -190,8 +191,30 @@ fn an_override_can_move_to_another_service() {
         follower.endpoints.keys().map(|it| it.service.name.to_string()).collect()
     };
     assert_eq!(services(&follower), ["other"]);
-    drain.service = key("other");
+    drain.object = key("other");
     store.apply(set([drain.into()]));
     assert!(follower.pull(&mut watch));
     assert_eq!(services(&follower), ["web"]);
+}
+
+#[test]
+fn a_removed_endpoint_is_as_if_nobody_named_it() {
+    let case = one(web(), [here(1), there(1)]).overridden(by_address(), Remove);
+    assert_eq!(case.serving_endpoints().http(), ["10.0.2.1:80 ic"]);
+}
+
+#[test]
+fn an_added_endpoint_serves_with_its_own_port_and_weight() {
+    let added = AddedEndpoint { port: Some(8081), node: None, weight: Some(3) };
+    let target = OverrideTarget::Address(ip("10.9.9.9"));
+    let case = one(web(), [here(1)]).overridden(target, Add(added));
+    assert_eq!(case.http(), ["10.0.1.1:80 ic", "10.9.9.9:8081 ic"]);
+    assert!(weights(&case).values().any(|weight| *weight == 3));
+}
+
+#[test]
+fn what_the_cluster_says_of_an_added_address_counts() {
+    let added = AddedEndpoint { port: Some(80), node: None, weight: Some(9) };
+    let case = one(web(), [here(1)]).overridden(by_address(), Add(added));
+    assert_eq!(weights(&case), [("here-1".into(), 1)].into());
 }

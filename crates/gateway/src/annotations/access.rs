@@ -1,5 +1,7 @@
 //! Annotations about who may come in: networks, passwords, another service's word, certificates.
 
+use telaio_http_proxy::filter::template::Template;
+
 use super::options::VerifyClient;
 use super::table::{Row, set, set_flag};
 use super::values::{self, BadValue, Read};
@@ -94,7 +96,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row::both(
         "auth-url",
-        "a URL; $host may stand in it",
+        "a URL; $host, and behind its host $request_uri, $http_NAME and $cookie_NAME may stand in it",
         "Another service decides: it is asked with the request's headers, and only if it answers with \
          a status of 2xx may the request go on.",
         |text, options| set(&mut options.forward_auth.url, auth_url(text)),
@@ -149,12 +151,16 @@ pub(super) const ROWS: &[Row] = &[
         "a text such as $http_authorization or $cookie_NAME",
         "What permissions are remembered by.",
         |text, options| {
-            options.forward_auth.cache_key = Some(values::header_value(text).map(|_| text.into())?);
+            values::header_value(text)?;
+            if let Err(unknown) = Template::parse(text) {
+                return Err(BadValue(format!("{unknown}; what was granted is not remembered")));
+            }
+            options.forward_auth.cache_key = Some(text.into());
             Ok(())
         },
     )
-    .but("permissions are always remembered by the credentials themselves: the headers Authorization \
-          and Cookie, with method, host and path"),
+    .but("a permission holds for the same client, method, host, path and headers only, whatever the \
+          key says, except headers that say nothing of who asks (Accept, User-Agent, Range and such)"),
     Row::both(
         "auth-cache-duration",
         "statuses and a time: 200 202 401 5m",
@@ -240,17 +246,12 @@ fn method(text: &str) -> Read<http::Method> {
 
 /// Only variables that cannot lead elsewhere than the writer of the Ingress meant.
 fn auth_url(text: &str) -> Read<std::sync::Arc<str>> {
-    let mut rest = text;
-    while let Some(at) = rest.find('$') {
-        rest = &rest[at + 1..];
-        let known = ["host", "http_host", "escaped_request_uri", "request_uri", "scheme"];
-        if !known.iter().any(|name| rest.starts_with(name)) {
-            return Err(BadValue::new(
-                text,
-                "a URL with no other variables than $host, $scheme, $request_uri and \
-                 $escaped_request_uri",
-            ));
+    match Template::parse(text) {
+        Err(unknown) => return Err(BadValue(unknown.to_string())),
+        Ok(template) if !template.leads_where_written() => {
+            return Err(BadValue::new(text, "a URL in whose host only $host and $http_host stand"));
         }
+        Ok(_) => {}
     }
     let checked = text.strip_prefix("$scheme://").map(|rest| format!("https://{rest}"));
     values::url(checked.as_deref().unwrap_or(text), true)?;

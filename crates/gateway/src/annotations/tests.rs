@@ -95,7 +95,7 @@ const VALUES: &[(&str, &[&str], &[&str])] = &[
     ("auth-response-headers", &["X-User, X-Email"], &["X User"]),
     ("auth-request-redirect", &["https://$host/back"], &["x"]),
     ("auth-always-set-cookie", &["true"], &["x"]),
-    ("auth-cache-key", &["$http_authorization"], &["a\nb"]),
+    ("auth-cache-key", &["$http_x_api_key", "$remote_user$cookie_sid"], &["a\nb", "$lua"]),
     ("auth-cache-duration", &["200 202 401 5m", "10s"], &["200 soon"]),
     ("auth-proxy-set-headers", &["shop/headers"], &["/"]),
     ("auth-tls-secret", &["shop/ca"], &["CA"]),

@@ -236,7 +236,7 @@ pub(super) const ROWS: &[Row] = &[
         "Whether copies have bodies.",
         |text, options| set(&mut options.mirror.body, values::flag(text)),
     )
-    .but("bodies of up to 64 KiB; a request with a larger one is not copied"),
+    .but("bodies of up to 256 KiB; a request with a larger one is not copied"),
     Row::both(
         "enable-access-log",
         "true or false",

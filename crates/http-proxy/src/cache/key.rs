@@ -22,12 +22,15 @@ const STEERING_BYTES_MAX: usize = 256;
 
 /// Fields by which a proxy before us tells the origin what was asked for. An origin may build links or
 /// redirects from them, so they belong to the key: nobody's host gets into somebody else's page.
-const STEERING: [HeaderName; 5] = [
+const STEERING: [HeaderName; 8] = [
     HeaderName::from_static("x-forwarded-host"),
     HeaderName::from_static("x-forwarded-proto"),
     HeaderName::from_static("x-forwarded-port"),
     HeaderName::from_static("x-forwarded-prefix"),
     HeaderName::from_static("x-forwarded-scheme"),
+    HeaderName::from_static("x-forwarded-server"),
+    HeaderName::from_static("x-forwarded-ssl"),
+    HeaderName::from_static("x-scheme"),
 ];
 
 /// Fields by which a client can have an origin answer something else than what the URI names. With one

@@ -12,7 +12,7 @@ use crate::reply::Reply;
 use crate::table::{ClientTls, ClientTlsMode};
 
 /// What the backend is told, by the names that ingress-nginx uses. A client's own are never passed.
-const FIELDS: [&str; 4] =
+pub(super) const FIELDS: [&str; 4] =
     ["ssl-client-verify", "ssl-client-subject-dn", "ssl-client-issuer-dn", "ssl-client-cert"];
 
 /// What came of asking.

@@ -1,10 +1,14 @@
 //! Forward authentication: another server says who may.
 //!
 //! It is asked with the request's head and no body, and its status decides: 2xx lets the request
-//! pass, 401 and 403 refuse it, anything else is its own failure and refuses too. Answers may be
-//! remembered for the same request with the same credentials, as long as the route says.
+//! pass, 401 and 403 refuse it, anything else is its own failure and refuses too.
+//!
+//! Grants may be remembered, as long as the route says. The server may have looked at anything that
+//! the question carries, so a grant holds only for a question that is the same in everything but what
+//! is known not to say who asks ([`says_nobody`]).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{Context, SHA256};
@@ -14,7 +18,9 @@ use http::{Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 
 use super::client::{Client, ClientError};
+use super::client_cert;
 use super::template::{Template, UnknownName, escape_into};
+use crate::head::headers::Field;
 use crate::head::{Headers, Known, RequestHead};
 use crate::reply::Reply;
 use crate::table::ForwardAuth;
@@ -38,7 +44,7 @@ pub enum ForwardAuthError {
 /// What an answer gives to a request that passes.
 #[derive(Debug, Clone, Default)]
 pub struct Granted {
-    /// Fields for the backend, in place of the client's own.
+    /// Fields for the backend.
     pub request: Headers,
     /// Cookies for the client.
     pub cookies: Vec<Vec<u8>>,
@@ -76,21 +82,39 @@ impl Answers {
 /// One route's question, read once.
 #[derive(Debug)]
 pub struct ForwardFilter {
+    /// The route: what one route was granted is nothing to another.
+    route: Arc<str>,
     settings: ForwardAuth,
     url: Template,
     method: Method,
     signin: Option<Template>,
+    /// How long grants are remembered, and by what beside the question itself.
+    memory: Option<(Duration, Option<Template>)>,
 }
 
 impl ForwardFilter {
-    /// Reads the settings; addresses may have [names](Template) in them.
-    pub fn new(settings: &ForwardAuth) -> Result<Self, ForwardAuthError> {
+    /// Reads a route's settings; addresses and the cache's key may have [names](Template) in them. If
+    /// only the key cannot be read, nothing is remembered, and `problems` says so.
+    pub fn new(
+        route: &Arc<str>,
+        settings: &ForwardAuth,
+        problems: &mut Vec<String>,
+    ) -> Result<Self, ForwardAuthError> {
         let method = match settings.method.as_deref() {
             None | Some("") => Method::GET,
             Some(text) => Method::from_bytes(text.as_bytes())
                 .map_err(|_| ForwardAuthError::Method(text.to_owned()))?,
         };
+        let memory = match settings.cache_key.as_deref().map(Template::parse).transpose() {
+            Ok(key) => (!settings.cache.is_zero()).then_some((settings.cache, key)),
+            Err(unknown) => {
+                problems.push(format!("what was granted is not remembered: {unknown}"));
+                None
+            }
+        };
         Ok(Self {
+            route: Arc::clone(route),
+            memory,
             url: Template::parse(&settings.url)?,
             signin: settings.signin.as_deref().map(Template::parse).transpose()?,
             method,
@@ -105,10 +129,10 @@ impl ForwardFilter {
         client: &Client,
         answers: &Answers,
     ) -> Result<Granted, Reply> {
-        let cache = !self.settings.cache.is_zero();
-        let tag = cache.then(|| self.tag(head));
         let now = Instant::now();
-        if let Some(granted) = tag.as_ref().and_then(|tag| answers.recall(tag, now)) {
+        let memory = self.memory.as_ref();
+        let tag = memory.map(|(time, key)| (self.tag(head, key.as_ref()), now + *time));
+        if let Some(granted) = tag.as_ref().and_then(|(tag, _)| answers.recall(tag, now)) {
             return Ok(granted);
         }
         let unavailable = |error: &dyn std::fmt::Display| {
@@ -127,8 +151,8 @@ impl ForwardFilter {
         match answer.status() {
             status if status.is_success() => {
                 let granted = self.granted(&answer);
-                if let Some(tag) = tag {
-                    answers.remember(tag, granted.clone(), now + self.settings.cache, now);
+                if let Some((tag, until)) = tag {
+                    answers.remember(tag, granted.clone(), until, now);
                 }
                 Ok(granted)
             }
@@ -138,23 +162,24 @@ impl ForwardFilter {
     }
 
     /// The same request by the same client, as far as an answer can depend on it.
-    fn tag(&self, head: &RequestHead) -> Tag {
+    fn tag(&self, head: &RequestHead, key: Option<&Template>) -> Tag {
         let mut context = Context::new(&SHA256);
         let mut add = |part: &[u8]| {
             context.update(&(part.len() as u64).to_be_bytes());
             context.update(part);
         };
-        add(self.settings.url.as_bytes());
+        add(self.route.as_bytes());
+        add(self.url.fill(head).as_bytes());
+        add(self.method.as_str().as_bytes());
         add(head.method.as_str().as_bytes());
         add(head.scheme.as_str().as_bytes());
         add(head.authority().as_bytes());
         add(head.path_and_query().as_bytes());
         add(head.client.address.to_string().as_bytes());
-        for known in [Known::Authorization, Known::Cookie] {
-            for value in head.headers.get_all_known(known) {
-                add(value);
-            }
-            add(b"");
+        add(key.map(|key| key.fill_plain(head)).unwrap_or_default().as_bytes());
+        for field in head.headers.iter().filter(|field| !says_nobody(field)) {
+            add(field.name.to_ascii_lowercase().as_bytes());
+            add(field.value);
         }
         let mut tag = [0; 32];
         tag.copy_from_slice(context.finish().as_ref());
@@ -171,7 +196,10 @@ impl ForwardFilter {
         let mut fields = head.headers.clone();
         fields.retain(|field| {
             let body = [Known::ContentLength, Known::ContentEncoding, Known::Expect, Known::Host];
-            !field.known.is_hop_by_hop() && !body.contains(&field.known)
+            // What is said about the client is said by us, or by a proxy that we trust.
+            let ours = client_cert::FIELDS.iter().any(|own| own.eq_ignore_ascii_case(field.name))
+                || (field.known.is_forwarding() && !head.client.trusted);
+            !field.known.is_hop_by_hop() && !body.contains(&field.known) && !ours
         });
         let original =
             format!("{}://{}{}", head.scheme.as_str(), head.authority(), head.path_and_query());
@@ -196,6 +224,12 @@ impl ForwardFilter {
         }
         *request.headers_mut() = fields.to_map();
         Ok(request)
+    }
+
+    /// The fields of which only the server may tell the backend: a client's own are never passed, also
+    /// when the server says nothing.
+    pub fn told_fields(&self) -> &[Arc<str>] {
+        &self.settings.response_headers
     }
 
     fn granted(&self, answer: &Response<Bytes>) -> Granted {
@@ -253,6 +287,33 @@ impl ForwardFilter {
         }
         location
     }
+}
+
+/// Fields that change from request to request of one client and do not say who it is.
+fn says_nobody(field: &Field<'_>) -> bool {
+    field.known.is_hop_by_hop()
+        || matches!(
+            field.known,
+            Known::Accept
+                | Known::AcceptEncoding
+                | Known::CacheControl
+                | Known::ContentLength
+                | Known::ContentType
+                | Known::Expect
+                | Known::IfMatch
+                | Known::IfModifiedSince
+                | Known::IfNoneMatch
+                | Known::IfRange
+                | Known::IfUnmodifiedSince
+                | Known::Pragma
+                | Known::Range
+                | Known::Referer
+                | Known::SecWebsocketKey
+                | Known::Traceparent
+                | Known::Tracestate
+                | Known::UserAgent
+                | Known::XRequestId
+        )
 }
 
 fn copy(answer: &Response<Bytes>, name: &HeaderName, into: &mut Headers) {

@@ -84,7 +84,7 @@ impl MirrorFilter {
             !field.known.is_hop_by_hop() && !own.contains(&field.known)
         });
         headers.push_known(Known::Host, head.authority());
-        headers.set("x-original-uri", head.path_and_query());
+        headers.set("x-original-uri", head.asked_target());
         RequestCopy {
             method: head.method.clone(),
             url: self.url.fill(head),

@@ -6,7 +6,10 @@
 
 use std::fmt::Write as _;
 
-use crate::head::RequestHead;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::head::{Known, RequestHead};
 
 /// A name that a request fills.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +23,10 @@ enum Name {
     Query,
     Method,
     ClientAddress,
+    /// The name of `Authorization: Basic`.
+    User,
     Header(Box<str>),
+    Cookie(Box<str>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +45,8 @@ pub struct Template {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "${0} is not known here: known are $scheme, $host, $http_host, $request_uri, \
-     $escaped_request_uri, $uri, $args, $request_method, $remote_addr, and $http_ with a field's name"
+     $escaped_request_uri, $uri, $args, $request_method, $remote_addr, $remote_user, $http_ with a field's name, and \
+     $cookie_ with a cookie's"
 )]
 pub struct UnknownName(pub String);
 
@@ -55,8 +62,20 @@ impl Name {
             "args" | "query_string" => Self::Query,
             "request_method" => Self::Method,
             "remote_addr" | "the_real_ip" => Self::ClientAddress,
-            other => Self::Header(other.strip_prefix("http_")?.replace('_', "-").into()),
+            "remote_user" => Self::User,
+            other => match other.strip_prefix("cookie_") {
+                Some(name) if !name.is_empty() => Self::Cookie(name.into()),
+                _ => {
+                    let name = other.strip_prefix("http_").filter(|name| !name.is_empty())?;
+                    Self::Header(name.replace('_', "-").into())
+                }
+            },
         })
+    }
+
+    /// Whether a client can write there what it likes.
+    fn is_at_will(&self) -> bool {
+        matches!(self, Self::Header(_) | Self::Cookie(_) | Self::User)
     }
 
     fn write(&self, head: &RequestHead, out: &mut String) {
@@ -64,8 +83,8 @@ impl Name {
             Self::Scheme => out.push_str(head.scheme.as_str()),
             Self::Host => out.push_str(head.host()),
             Self::Authority => out.push_str(head.authority()),
-            Self::RequestUri => out.push_str(&head.path_and_query()),
-            Self::EscapedRequestUri => escape_into(&head.path_and_query(), out),
+            Self::RequestUri => out.push_str(&head.asked_target()),
+            Self::EscapedRequestUri => escape_into(&head.asked_target(), out),
             Self::Path => out.push_str(head.path()),
             Self::Query => out.push_str(head.query().unwrap_or_default()),
             Self::Method => out.push_str(head.method.as_str()),
@@ -73,7 +92,16 @@ impl Name {
                 // Writing to a String cannot fail.
                 let _ = write!(out, "{}", head.client.address.to_canonical());
             }
-            Self::Header(name) => out.push_str(head.headers.get_str(name).unwrap_or_default()),
+            Self::User => out.push_str(&basic_user(head).unwrap_or_default()),
+            Self::Cookie(name) => {
+                out.push_str(crate::head::cookie(&head.headers, name).unwrap_or_default());
+            }
+            Self::Header(name) => {
+                for (place, value) in head.headers.get_all(name).enumerate() {
+                    out.push_str(if place > 0 { ", " } else { "" });
+                    out.push_str(&String::from_utf8_lossy(value));
+                }
+            }
         }
     }
 }
@@ -108,8 +136,26 @@ impl Template {
         Ok(Self { pieces })
     }
 
-    /// The text for a request.
+    /// The address for a request. What a client can write at will is escaped, so that it stays one
+    /// element of the path or one value of the query.
     pub fn fill(&self, head: &RequestHead) -> String {
+        let mut out = String::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => out.push_str(text),
+                Piece::Name(name) if name.is_at_will() => {
+                    let mut plain = String::new();
+                    name.write(head, &mut plain);
+                    escape_into(&plain, &mut out);
+                }
+                Piece::Name(name) => name.write(head, &mut out),
+            }
+        }
+        out
+    }
+
+    /// The text for a request, as it is: for what is no address.
+    pub fn fill_plain(&self, head: &RequestHead) -> String {
         let mut out = String::new();
         for piece in &self.pieces {
             match piece {
@@ -119,6 +165,38 @@ impl Template {
         }
         out
     }
+
+    /// Whether the host of the address is the writer's or the request's own, and nothing that a client
+    /// can choose beyond that.
+    pub fn leads_where_written(&self) -> bool {
+        let mut before = String::new();
+        for piece in &self.pieces {
+            // A path from the root, or behind `https://host/`: all that follows is path and query.
+            let within_path = before.starts_with('/') && !before.starts_with("//");
+            if within_path || before.matches('/').count() >= 3 {
+                return true;
+            }
+            match piece {
+                Piece::Text(text) => before.push_str(text),
+                Piece::Name(Name::Scheme | Name::Host | Name::Authority) => before.push('x'),
+                // These begin with a slash.
+                Piece::Name(Name::RequestUri | Name::Path) => before.push('/'),
+                Piece::Name(_) => return false,
+            }
+        }
+        true
+    }
+}
+
+/// The name that a request gives with its password.
+fn basic_user(head: &RequestHead) -> Option<String> {
+    let value = head.headers.get_known_str(Known::Authorization)?;
+    let (scheme, encoded) = value.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let pair = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
+    pair.split_once(':').map(|(name, _)| name.to_owned())
 }
 
 /// Adds text so that it can stand as a value in a query.

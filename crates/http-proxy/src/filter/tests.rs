@@ -216,3 +216,31 @@ fn heads_are_edited_in_order_and_grants_replace_what_the_client_said() {
     assert_eq!(response.headers.get_str("x-c"), Some("3"));
     assert_eq!(response.headers.get_str("set-cookie"), Some("s=1"));
 }
+
+#[test]
+fn what_an_authenticating_server_does_not_say_the_client_does_not_say_either() {
+    let forward = crate::table::ForwardAuth {
+        url: "http://auth.svc/".into(),
+        method: None,
+        signin: None,
+        signin_redirect_param: "".into(),
+        response_headers: vec!["X-User".into(), "X-Groups".into()],
+        set_headers: Vec::new(),
+        always_set_cookie: false,
+        cache: Duration::ZERO,
+        cache_key: None,
+        timeout: Duration::ZERO,
+    };
+    let route = route(Policy { auth: vec![Auth::Forward(forward)], ..Policy::default() });
+    let mut granted = Granted::default();
+    granted.request.push("x-groups", "staff");
+    let passed = Passed { granted: Some(granted), ..Passed::default() };
+    let mut head = request();
+    for (name, value) in [("X-User", "admin"), ("X-Groups", "admins"), ("X-Other", "1")] {
+        head.headers.push(name, value);
+    }
+    route.edit_request(&passed, &mut head);
+    assert_eq!(head.headers.get("x-user"), None);
+    assert_eq!(head.headers.get_all("x-groups").collect::<Vec<_>>(), [b"staff"]);
+    assert_eq!(head.headers.get_str("x-other"), Some("1"));
+}

@@ -201,7 +201,8 @@ fn request_fields(
                 }
                 expects_continue = true;
             }
-            Known::Other if imitates(name) => continue,
+            Known::Proxy => continue,
+            Known::Other if is_ambiguous(name) => continue,
             _ => {}
         }
         head.headers.push_checked(known, name, value);
@@ -232,17 +233,11 @@ fn request_fields(
     })
 }
 
-/// Whether a name with underscores would look like one of ours to a program that does not tell them
-/// from dashes: what we say about the client cannot be said by the client.
-fn imitates(name: &[u8]) -> bool {
-    if memchr::memchr(b'_', name).is_none() || name.len() > 32 {
-        return false;
-    }
-    let mut dashed = [0; 32];
-    let dashed = &mut dashed[..name.len()];
-    dashed.copy_from_slice(name);
-    dashed.iter_mut().filter(|byte| **byte == b'_').for_each(|byte| *byte = b'-');
-    Known::of(dashed) != Known::Other
+/// Whether a name has an underscore. To CGI, WSGI and their like `X_User` is `X-User`, so with such a
+/// name a client could say what only we or an authenticating server may. They are dropped, as nginx
+/// does; so is `Proxy`, which the same programs take for `HTTP_PROXY`.
+pub fn is_ambiguous(name: &[u8]) -> bool {
+    memchr::memchr(b'_', name).is_some()
 }
 
 fn content_length(value: &[u8]) -> Result<u64, ErrorKind> {

@@ -24,6 +24,9 @@ use crate::table::Timeouts;
 /// How much of a body is put together for one write.
 const PIECE_BYTES: usize = 32 << 10;
 
+/// How much of a body is copied behind its head: one run of bytes costs the kernel less than two.
+const COPIED_BYTES_MAX: usize = 2 << 10;
+
 /// How large the head of a response may be.
 const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
 
@@ -84,6 +87,8 @@ enum Stage {
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds<'a> {
     pub(crate) timeouts: &'a Timeouts,
+    /// When the try began.
+    pub(crate) begun: Instant,
     /// When the whole request must be over.
     pub(crate) overall: Option<Instant>,
     pub(crate) body_bytes_max: Option<u64>,
@@ -98,6 +103,8 @@ pub(crate) struct Relay<'a, S, U, R> {
     pub(crate) from_upstream: Buffer,
     framing: RequestFraming,
     timeouts: &'a Timeouts,
+    /// The time, as long as nothing was waited for.
+    now: Option<Instant>,
     /// When the whole request must be over.
     overall: Option<Instant>,
     body_left: u64,
@@ -140,7 +147,7 @@ where
         framing: RequestFraming,
         bounds: Bounds<'a>,
     ) -> Self {
-        let Bounds { timeouts, overall, body_bytes_max } = bounds;
+        let Bounds { timeouts, begun, overall, body_bytes_max } = bounds;
         exchange.to_client.clear();
         Self {
             client,
@@ -150,6 +157,7 @@ where
             from_upstream: Buffer::default(),
             framing,
             timeouts,
+            now: Some(begun),
             overall,
             body_left: body_bytes_max.unwrap_or(u64::MAX),
             request_body: Decoder::new(framing.body),
@@ -206,7 +214,8 @@ where
             Stage::Head if self.request_sent => self.timeouts.response_header,
             _ => self.timeouts.idle,
         };
-        let at = after(Instant::now(), wait);
+        let now = self.now.take().unwrap_or_else(Instant::now);
+        let at = after(now, wait);
         self.client.timer.set(self.overall.map_or(at, |overall| overall.min(at)));
     }
 
@@ -515,6 +524,12 @@ where
 
     /// Writes to the client: what is put together first, then the endpoint's bytes as they are.
     fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.data <= COPIED_BYTES_MAX && self.data > 0 && self.answered == 0 {
+            let body = &self.from_upstream.filled()[..self.data];
+            self.exchange.to_client.extend_from_slice(body);
+            self.from_upstream.consume(self.data);
+            self.data = 0;
+        }
         let head = &self.exchange.to_client[self.answered..];
         let body = &self.from_upstream.filled()[..self.data];
         let io = Pin::new(&mut self.client.io);

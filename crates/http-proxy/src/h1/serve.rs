@@ -1,7 +1,9 @@
 //! A client's connection, request after request.
 
 use std::cell::RefCell;
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -67,6 +69,13 @@ fn give_back(mut exchange: Box<Exchange>) {
 /// Says when to stop: after the request that runs, or at once if none does.
 pub type Stop = tokio::sync::watch::Receiver<bool>;
 
+/// Ready when the proxy stops.
+async fn until_stopped(mut stop: Stop) {
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// Serves a connection until either side closes it.
 pub async fn serve<S: Io>(
     proxy: Arc<HttpProxy>,
@@ -83,7 +92,8 @@ pub async fn serve<S: Io>(
         // The first request of a connection is expected as soon as a head.
         timer: Timer::new(after(now, timeouts.head)),
     };
-    let mut connection = Connection { proxy, client, info, scheme, stop };
+    let mut connection =
+        Connection { proxy, client, info, scheme, stop, stopped: None, ended: None };
     while connection.serve_one().await {}
 }
 
@@ -93,6 +103,11 @@ struct Connection<S> {
     info: ClientInfo,
     scheme: Scheme,
     stop: Stop,
+    /// Wakes us when the proxy stops; made when first waited for, and then kept: to join and leave the
+    /// list of those who wait would cost more for each request.
+    stopped: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// When the last request ended, if it is known.
+    ended: Option<Instant>,
 }
 
 /// What waiting for a head came to.
@@ -135,7 +150,8 @@ impl<S: Io> Connection<S> {
         if stays {
             self.client.buffer.release();
             let keep_alive = self.proxy.settings().timeouts.keep_alive;
-            self.client.timer.set(after(Instant::now(), keep_alive));
+            let now = self.ended.take().unwrap_or_else(Instant::now);
+            self.client.timer.set(after(now, keep_alive));
         }
         stays
     }
@@ -177,12 +193,7 @@ impl<S: Io> Connection<S> {
     /// Reads more; `None` if the deadline passed, or if the proxy stops and nothing was read yet.
     async fn fill(&mut self, room: usize, idle: bool) -> io::Result<Option<usize>> {
         let Client { io, buffer, timer } = &mut self.client;
-        let mut stopped = std::pin::pin!(async {
-            if self.stop.wait_for(|stop| *stop).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        });
-        let mut watches = false;
+        let (stop, stopped) = (&self.stop, &mut self.stopped);
         std::future::poll_fn(|cx| {
             use std::task::Poll;
             if let Poll::Ready(outcome) = buffer.poll_fill(cx, io, room) {
@@ -192,9 +203,11 @@ impl<S: Io> Connection<S> {
                 return Poll::Ready(Ok(None));
             }
             // Only idle connections end when the proxy stops.
-            if idle || watches {
-                watches = true;
+            if idle {
+                let stopped = stopped.get_or_insert_with(|| Box::pin(until_stopped(stop.clone())));
                 if stopped.as_mut().poll(cx).is_ready() {
+                    // Not to be asked again.
+                    *stopped = Box::pin(std::future::ready(()));
                     return Poll::Ready(Ok(None));
                 }
             }
@@ -223,8 +236,10 @@ impl<S: Io> Connection<S> {
             BodyLength::Fixed(length) => Some(length),
             _ => None,
         };
+        let mut now = Some(begun);
         let mut decision = self.proxy.decide(&mut exchange.request, length);
         if let Decision::Ask(asking) = decision {
+            now = None;
             decision = Box::pin(self.proxy.ask(asking, &mut exchange.request, length)).await;
         }
         match decision {
@@ -234,7 +249,9 @@ impl<S: Io> Connection<S> {
                 Box::pin(self.forward_streamed(exchange, framing, &forwarding, begun)).await
             }
             Decision::Forward(forwarding) => {
-                self.forward(exchange, framing, &forwarding, begun).await
+                let mut state = Attempts::new(&forwarding, begun);
+                state.now = now;
+                self.forward(exchange, framing, state).await
             }
             Decision::Reply(reply, route) => {
                 let status = reply.head.status;
@@ -344,13 +361,12 @@ impl<S: Io> Connection<S> {
         &mut self,
         exchange: &mut Exchange,
         framing: RequestFraming,
-        forwarding: &Forwarding,
-        begun: Instant,
+        mut state: Attempts<'_>,
     ) -> bool {
-        let policy = forwarding.route.route.policy.clone();
-        let overall = policy.timeouts.request.map(|time| after(begun, time));
+        let forwarding = state.forwarding;
+        let policy = &forwarding.route.route.policy;
+        let overall = policy.timeouts.request.map(|time| after(state.begun, time));
         forwarding.upstream.budget.deposit();
-        let mut state = Attempts::new(forwarding, begun);
         let outcome = loop {
             let mark = self.client.buffer.mark();
             let tried = self.attempt(exchange, framing, forwarding, overall, &mut state).await;
@@ -367,6 +383,7 @@ impl<S: Io> Connection<S> {
         let outcome = match outcome {
             Ok(stays) => {
                 state.observe(&self.proxy, &exchange.request, exchange.response.status, None);
+                self.ended = state.ended;
                 return stays && !*self.stop.borrow();
             }
             Err((error, begun)) => {
@@ -449,7 +466,9 @@ impl<S: Io> Connection<S> {
             return Attempt::failed(ErrorKind::NoEndpoint.into());
         };
         let policy = &forwarding.route.route.policy;
-        let flight = Flight::begin(peer.clone(), clock::nanos(Instant::now()));
+        state.ended = None;
+        let begun = state.now.take().unwrap_or_else(Instant::now);
+        let flight = Flight::begin(peer.clone(), clock::nanos(begun));
         let connection = if let Some(connection) = upstream.reuse(&peer) {
             Ok(connection)
         } else {
@@ -463,6 +482,7 @@ impl<S: Io> Connection<S> {
                 return Attempt::Failed { error, repeatable: true };
             }
         };
+        let reused = connection.reused;
         let Ok(stream) = connection.stream() else {
             return Attempt::failed(ErrorKind::Internal("a connection without a stream").into());
         };
@@ -486,22 +506,29 @@ impl<S: Io> Connection<S> {
             exchange,
             &mut respond,
             framing,
-            Bounds { timeouts: &policy.timeouts, overall, body_bytes_max: policy.body_bytes_max },
+            Bounds {
+                timeouts: &policy.timeouts,
+                begun: if reused { begun } else { Instant::now() },
+                overall,
+                body_bytes_max: policy.body_bytes_max,
+            },
         );
         let end = relay.run().await;
         let repeatable = relay.can_repeat();
         let body_bytes = relay.body_bytes;
-        let begun = relay.begun;
+        let response_begun = relay.begun;
         let rest = std::mem::take(&mut relay.from_upstream);
         drop(relay);
         state.answered = respond.answered;
         state.body_bytes = body_bytes;
-        state.response_begun = begun;
+        state.response_begun = response_begun;
+        let ended = Instant::now();
+        state.ended = Some(ended);
         match end {
             Ok(End::Done { client_stays, upstream_stays }) => {
                 state.report(&peer, is_gateway_error(&exchange.response));
                 if upstream_stays {
-                    connection.keep(&peer, Instant::now());
+                    connection.keep(&peer, ended);
                 }
                 Attempt::Done { stays: client_stays }
             }
@@ -510,12 +537,13 @@ impl<S: Io> Connection<S> {
                 let idle = policy.timeouts.idle;
                 let head = std::mem::take(&mut exchange.to_client);
                 Box::pin(upgrade(&mut self.client.io, stream, &head, rest, idle)).await;
+                state.ended = None;
                 Attempt::Done { stays: false }
             }
             Ok(End::Refused { upstream_stays }) => {
                 state.report(&peer, true);
                 if upstream_stays {
-                    connection.keep(&peer, Instant::now());
+                    connection.keep(&peer, ended);
                 }
                 let error = ProxyError::idempotent(ErrorKind::BadResponse(
                     "refused by the route's retry policy",
@@ -523,7 +551,7 @@ impl<S: Io> Connection<S> {
                 Attempt::Failed { error, repeatable }
             }
             Err(error) => {
-                state.failed(&peer, &error, connection.reused);
+                state.failed(&peer, &error, reused);
                 Attempt::Failed { error, repeatable }
             }
         }

@@ -26,15 +26,16 @@ pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Whether we say something ourselves in place of what a client said with this field.
-fn is_replaced(known: Known, trusted: bool) -> bool {
+/// Whether we say something ourselves, or nothing, in place of what a client said with this field.
+fn is_replaced(known: Known, head: &RequestHead, policy: &Policy) -> bool {
     match known {
-        Known::XForwardedFor | Known::XRealIp | Known::Via | Known::XRequestId => true,
         Known::Forwarded
-        | Known::XForwardedHost
-        | Known::XForwardedPort
-        | Known::XForwardedProto => !trusted,
-        _ => false,
+        | Known::XForwardedFor
+        | Known::XRealIp
+        | Known::Via
+        | Known::XRequestId => true,
+        Known::XForwardedPrefix => policy.forwarded_prefix.is_some() || !head.client.trusted,
+        _ => known.is_forwarding() && !head.client.trusted,
     }
 }
 
@@ -56,10 +57,9 @@ pub fn request(
     out.extend_from_slice(b" HTTP/1.1\r\n");
     let host = policy.upstream_host.as_deref().unwrap_or(head.authority());
     field(out, b"Host", host.as_bytes());
-    let trusted = head.client.trusted;
     for own in head.headers.iter() {
         if own.known == Known::Other
-            || !(own.known.is_hop_by_hop() || is_replaced(own.known, trusted))
+            || !(own.known.is_hop_by_hop() || is_replaced(own.known, head, policy))
         {
             field(out, own.name.as_bytes(), own.value);
         }
@@ -94,13 +94,15 @@ fn forwarded(out: &mut Vec<u8>, head: &RequestHead) {
     let client = &head.client;
     let believed = |known| client.trusted.then(|| head.headers.get_known(known)).flatten();
     out.extend_from_slice(b"X-Forwarded-For: ");
-    match believed(Known::XForwardedFor) {
-        Some(before) => {
+    if believed(Known::XForwardedFor).is_some() {
+        // Several lines are one list.
+        for before in head.headers.get_all_known(Known::XForwardedFor) {
             out.extend_from_slice(before);
             out.extend_from_slice(b", ");
-            address(out, client.peer.ip());
         }
-        None => address(out, client.address),
+        address(out, client.peer.ip());
+    } else {
+        address(out, client.address);
     }
     out.extend_from_slice(b"\r\nX-Real-IP: ");
     address(out, client.address);
@@ -117,19 +119,28 @@ fn forwarded(out: &mut Vec<u8>, head: &RequestHead) {
         decimal(out, u64::from(if port == 0 { head.port() } else { port }));
         out.extend_from_slice(b"\r\n");
     }
-    if believed(Known::Forwarded).is_none() {
-        forwarded_field(out, head);
-    }
+    forwarded_field(out, head);
     request_id(out, head);
     via(out, &head.headers, head.version);
 }
 
-/// RFC 7239's field.
+/// RFC 7239's field. To elements that were believed ours is added, which names the proxy that we got
+/// the request from; else there is one element, and it names the client.
 fn forwarded_field(out: &mut Vec<u8>, head: &RequestHead) {
-    out.extend_from_slice(b"Forwarded: for=");
-    let v6 = head.client.address.is_ipv6();
+    let client = &head.client;
+    out.extend_from_slice(b"Forwarded: ");
+    let mut node = client.address;
+    if client.trusted {
+        for before in head.headers.get_all_known(Known::Forwarded) {
+            out.extend_from_slice(before);
+            out.extend_from_slice(b", ");
+            node = client.peer.ip();
+        }
+    }
+    out.extend_from_slice(b"for=");
+    let v6 = node.is_ipv6();
     out.extend_from_slice(if v6 { b"\"[" } else { b"" });
-    address(out, head.client.address);
+    address(out, node);
     out.extend_from_slice(if v6 { b"]\"" } else { b"" });
     if !head.authority().is_empty() {
         out.extend_from_slice(b";host=\"");

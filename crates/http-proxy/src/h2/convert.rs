@@ -5,7 +5,7 @@ use http::request::Parts;
 use http::{Method, Request, Response, Uri, Version};
 
 use crate::error::ErrorKind;
-use crate::h1::parse::{BodyLength, HeadLimits};
+use crate::h1::parse::{BodyLength, HeadLimits, is_ambiguous};
 use crate::h1::write;
 use crate::head::target::check_authority;
 use crate::head::{Headers, Known, RequestHead, ResponseHead};
@@ -57,6 +57,7 @@ pub fn request_head(
                 }
                 cookies.extend_from_slice(value.as_bytes());
             }
+            _ if is_ambiguous(name.as_str().as_bytes()) || name.as_str() == "proxy" => {}
             _ => {
                 if !head.headers.push(name.as_str(), value.as_bytes()) {
                     return Err(ErrorKind::BadRequest("bad field"));

@@ -19,7 +19,7 @@ use super::convert::{self, trailers_of};
 use super::guard::{Guard, Leaving};
 use super::tunnel::Tunnel;
 use super::{grpc, upgrade};
-use crate::body::Body;
+use crate::body::{self, Body};
 use crate::error::{ErrorKind, ProxyError};
 use crate::h1::buffer::Buffer;
 use crate::h1::serve::Stop;
@@ -27,7 +27,7 @@ use crate::h1::timer::{Timer, after};
 use crate::h1::tunnel;
 use crate::head::{ClientInfo, Known, RequestHead, ResponseHead, Scheme};
 use crate::proxy::attempts::Attempts;
-use crate::proxy::{Decision, Forwarding, HttpProxy, Outcome};
+use crate::proxy::{Decision, HttpProxy, Outcome};
 use crate::reply::Reply;
 use crate::upstream::connect::Io;
 
@@ -38,6 +38,9 @@ const WINDOW_BYTES: u32 = 128 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// How much is held for a client that does not read, per stream.
 const SEND_BUFFER_BYTES: usize = 128 << 10;
+/// How much of a response's end is given to a client's stream without asking for its window: no more
+/// than the request's own memory, and it goes with the connection.
+const HELD_BYTES_MAX: usize = 4 << 10;
 /// Streams that are over and may still be spoken of.
 const RESET_STREAMS_MAX: usize = 64;
 /// How often a client may break our rules before it is sent away.
@@ -241,7 +244,7 @@ async fn handle(
     let begun = Instant::now();
     let (parts, receive) = request.into_parts();
     let proxy = &session.proxy;
-    let mut head = RequestHead::new();
+    let mut head = RequestHead::with_room();
     head.client.clone_from(&session.info);
     head.scheme = session.scheme;
     let websocket = convert::is_websocket(&parts);
@@ -257,6 +260,7 @@ async fn handle(
     let length = head.headers.get_known_str(Known::ContentLength);
     let length = length.and_then(|text| text.parse().ok());
     let body = ClientBody { receive, data_over: false, over: false, left: length };
+    let mut now = Some(begun);
     let mut stream =
         Answering { respond: &mut respond, session: &session, sent: None, body_bytes: 0 };
     if let Err(kind @ ErrorKind::BadRequest(_)) = read {
@@ -265,7 +269,7 @@ async fn handle(
         return observe_error(proxy, &head, kind, begun);
     }
     if let Err(kind) = read {
-        stream.reply(&head, Reply::error(kind, Some(&head))).await;
+        stream.refuse(&head, kind).await;
         return observe_error(proxy, &head, kind, begun);
     }
     if head.headers.contains(Known::Expect) {
@@ -277,22 +281,26 @@ async fn handle(
     }
     let mut decision = proxy.decide(&mut head, length);
     if let Decision::Ask(asking) = decision {
-        decision = match stream.unless_reset(proxy.ask(asking, &mut head, length)).await {
+        now = None;
+        let asked = Box::pin(proxy.ask(asking, &mut head, length));
+        decision = match stream.unless_reset(asked).await {
             Some(decision) => decision,
             None => return observe_error(proxy, &head, ErrorKind::ClientGone, begun),
         };
     }
     match decision {
         Decision::Forward(forwarding) => {
-            forward(&mut stream, &forwarding, &head, body, websocket, begun).await;
+            let mut state = Attempts::new(&forwarding, begun);
+            state.now = now;
+            forward(&mut stream, &head, body, websocket, state).await;
         }
         Decision::Reply(reply, route) => {
             let status = reply.head.status;
-            stream.reply(&head, reply).await;
+            Box::pin(stream.reply(&head, reply)).await;
             proxy.observe(&head, &Outcome::answered(status, route.as_deref(), begun));
         }
         Decision::Refuse(kind, route) => {
-            stream.reply(&head, Reply::error(kind, Some(&head))).await;
+            stream.refuse(&head, kind).await;
             proxy.observe(&head, &Outcome::refused(kind, route.as_deref(), begun));
         }
         Decision::Ask(_) => {}
@@ -315,23 +323,22 @@ fn ask_for_websocket(head: &mut RequestHead) {
 
 async fn forward(
     stream: &mut Answering<'_>,
-    forwarding: &Forwarding,
     head: &RequestHead,
     body: ClientBody,
     websocket: bool,
-    begun: Instant,
+    mut state: Attempts<'_>,
 ) {
     let proxy = &stream.session.proxy;
-    let mut state = Attempts::new(forwarding, begun);
-    let idle = forwarding.route.route.policy.timeouts.idle;
+    let idle = state.forwarding.route.route.policy.timeouts.idle;
     let (status, error) = if websocket {
-        open_websocket(stream, head, body, &mut state, idle).await
+        Box::pin(open_websocket(stream, head, body, &mut state, idle)).await
     } else {
-        let asked = proxy.forward_request(head, body.boxed_unsync(), &mut state);
+        let body = if body.is_end_stream() { body::empty() } else { body.boxed_unsync() };
+        let asked = proxy.forward_request(head, body, &mut state);
         match stream.unless_reset(asked).await {
             None => (ErrorKind::ClientGone.status(), Some(ErrorKind::ClientGone)),
             Some(Err(error)) => {
-                stream.reply(head, Reply::error(error.kind, Some(head))).await;
+                stream.refuse(head, error.kind).await;
                 (error.status(), Some(error.kind))
             }
             Some(Ok((response, body))) => {
@@ -354,7 +361,7 @@ async fn open_websocket(
     let opened = match stream.unless_reset(upgrade::open(head, state)).await {
         None => return (ErrorKind::ClientGone.status(), Some(ErrorKind::ClientGone)),
         Some(Err(error)) => {
-            stream.reply(head, Reply::error(error.kind, Some(head))).await;
+            stream.refuse(head, error.kind).await;
             return (error.status(), Some(error.kind));
         }
         Some(Ok(opened)) => opened,
@@ -404,6 +411,15 @@ impl Answering<'_> {
             Poll::Pending
         })
         .await
+    }
+
+    /// Says what is wrong. Boxed: it is seldom, and every request would have to have room for it.
+    fn refuse(
+        &mut self,
+        request: &RequestHead,
+        kind: ErrorKind,
+    ) -> Pin<Box<impl Future<Output = ()>>> {
+        Box::pin(self.reply(request, Reply::error(kind, Some(request))))
     }
 
     /// Answers by ourselves.
@@ -504,11 +520,12 @@ impl Answering<'_> {
     ) -> Result<(), ErrorKind> {
         let send = self.sent.as_mut().ok_or(ErrorKind::Internal("no stream"))?;
         self.body_bytes += data.len() as u64;
-        if data.is_empty() {
-            if end {
-                send.send_data(data, true).map_err(|_| ErrorKind::ClientGone)?;
-            }
+        if data.is_empty() && !end {
             return Ok(());
+        }
+        if end && data.len() <= HELD_BYTES_MAX {
+            // However small the client's window is, that much may wait for it.
+            return send.send_data(data, true).map_err(|_| ErrorKind::ClientGone);
         }
         let mut timer = Timer::new(after(Instant::now(), idle));
         while !data.is_empty() {

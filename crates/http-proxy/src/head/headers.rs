@@ -50,6 +50,11 @@ impl Headers {
         Self::default()
     }
 
+    /// No fields, and room for those of a usual head.
+    pub fn with_room() -> Self {
+        Self { text: Vec::with_capacity(512), entries: Vec::with_capacity(16) }
+    }
+
     /// Forgets all fields and keeps the memory.
     pub fn clear(&mut self) {
         self.text.clear();

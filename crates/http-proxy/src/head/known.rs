@@ -52,6 +52,7 @@ known! {
     Location = "location",
     Origin = "origin",
     Pragma = "pragma",
+    Proxy = "proxy",
     ProxyAuthenticate = "proxy-authenticate",
     ProxyAuthorization = "proxy-authorization",
     ProxyConnection = "proxy-connection",
@@ -77,8 +78,12 @@ known! {
     XForwardedPort = "x-forwarded-port",
     XForwardedPrefix = "x-forwarded-prefix",
     XForwardedProto = "x-forwarded-proto",
+    XForwardedScheme = "x-forwarded-scheme",
+    XForwardedServer = "x-forwarded-server",
+    XForwardedSsl = "x-forwarded-ssl",
     XRealIp = "x-real-ip",
     XRequestId = "x-request-id",
+    XScheme = "x-scheme",
 }
 
 /// How many names may share a place; more would not compile.
@@ -128,6 +133,24 @@ impl Known {
     /// The name in lower case; empty for [`Known::Other`].
     pub fn as_str(self) -> &'static str {
         NAMES[self as usize]
+    }
+
+    /// Whether the field says how the client reached the first proxy. Only a proxy that is trusted may.
+    pub fn is_forwarding(self) -> bool {
+        matches!(
+            self,
+            Self::Forwarded
+                | Self::XForwardedFor
+                | Self::XForwardedHost
+                | Self::XForwardedPort
+                | Self::XForwardedPrefix
+                | Self::XForwardedProto
+                | Self::XForwardedScheme
+                | Self::XForwardedServer
+                | Self::XForwardedSsl
+                | Self::XRealIp
+                | Self::XScheme
+        )
     }
 
     /// Whether the field concerns one connection only and is never passed on as it is. What a

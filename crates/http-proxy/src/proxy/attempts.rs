@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use http::{Method, StatusCode};
 
+use super::forward::is_gateway_error;
 use super::{Forwarding, HttpProxy, Outcome};
 use crate::balance::Peer;
 use crate::cache::Fetch;
 use crate::clock;
 use crate::error::{ErrorKind, ProxyError, RetryHint, Side};
-use crate::head::RequestHead;
+use crate::head::{RequestHead, ResponseHead};
 use crate::table::RetryOn;
 use crate::watch::stats::CacheUse;
 
@@ -18,17 +19,23 @@ use crate::watch::stats::CacheUse;
 pub(crate) struct Attempts<'a> {
     pub(crate) forwarding: &'a Forwarding,
     pub(crate) begun: Instant,
+    /// The time, as long as nothing was waited for.
+    pub(crate) now: Option<Instant>,
     pub(crate) tries: u32,
     tried: Vec<Arc<Peer>>,
     peer: Option<Arc<Peer>>,
     stale: u32,
     pub(crate) answered: Option<Instant>,
+    /// When the last try was over, if that is when the request is.
+    pub(crate) ended: Option<Instant>,
     pub(crate) body_bytes: u64,
     pub(crate) response_begun: bool,
     /// What the cache makes of the response.
     pub(crate) fetch: Option<Box<Fetch>>,
     /// What the cache was for it.
     pub(crate) cache: Option<CacheUse>,
+    /// Whatever status comes is meant: nothing is tried again for it, and nobody blamed.
+    pub(crate) any_status: bool,
 }
 
 /// How often a kept connection may turn out to be closed before that counts as a try.
@@ -39,15 +46,18 @@ impl<'a> Attempts<'a> {
         Self {
             forwarding,
             begun,
+            now: None,
             tries: 0,
             tried: Vec::new(),
             peer: None,
             stale: 0,
             answered: None,
+            ended: None,
             body_bytes: 0,
             response_begun: false,
             fetch: None,
             cache: None,
+            any_status: false,
         }
     }
 
@@ -76,7 +86,12 @@ impl<'a> Attempts<'a> {
     /// The statuses to try again on, as long as there are tries left.
     pub(crate) fn retry_statuses(&self) -> Option<RetryOn> {
         let retry = &self.forwarding.route.route.policy.retry;
-        (self.tries < u32::from(retry.tries)).then_some(retry.on)
+        (!self.any_status && self.tries < u32::from(retry.tries)).then_some(retry.on)
+    }
+
+    /// Whether a response speaks against its endpoint.
+    pub(crate) fn blames(&self, response: &ResponseHead) -> bool {
+        !self.any_status && is_gateway_error(response)
     }
 
     pub(crate) fn report(&self, peer: &Peer, failed: bool) {
@@ -140,7 +155,7 @@ impl<'a> Attempts<'a> {
             status,
             error,
             cache: self.cache,
-            ..Outcome::new(self.begun)
+            ..Outcome::until(self.begun, self.ended.unwrap_or_else(Instant::now))
         };
         proxy.observe(request, &outcome);
     }

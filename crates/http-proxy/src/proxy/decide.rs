@@ -4,15 +4,15 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use http::{Method, StatusCode};
-use ipnet::IpNet;
 
 use super::HttpProxy;
+use super::believe::believe;
 use crate::balance::Peer;
 use crate::cache::{KeyParts, Keyed};
 use crate::clock;
 use crate::error::ErrorKind;
 use crate::filter::{Next, Passed};
-use crate::head::{Known, RequestHead, ResponseHead, Scheme, cookie};
+use crate::head::{Known, RequestHead, ResponseHead, cookie};
 use crate::reply::Reply;
 use crate::router::Compiled;
 use crate::table::{Action, Balance, HashKey};
@@ -84,7 +84,10 @@ impl HttpProxy {
     /// Decides; the request is rewritten as its backend shall see it. `length` is the body's, if it
     /// was announced.
     pub fn decide(&self, request: &mut RequestHead, length: Option<u64>) -> Decision {
-        self.believe(request);
+        let trusted = &self.settings().trusted_proxies;
+        if !trusted.is_empty() {
+            believe(trusted, request);
+        }
         if let Some(traces) = &self.traces {
             traces.begin(request);
         }
@@ -143,7 +146,10 @@ impl HttpProxy {
             Action::Respond(fixed) => {
                 let status = StatusCode::from_u16(fixed.status).unwrap_or(StatusCode::OK);
                 let body = bytes::Bytes::copy_from_slice(fixed.body.as_bytes());
-                let reply = Reply::with_body(status, &fixed.content_type, body);
+                let mut reply = Reply::with_body(status, &fixed.content_type, body);
+                if let Some(retry_after) = &fixed.retry_after {
+                    reply = reply.header("retry-after", &**retry_after);
+                }
                 return Decision::Reply(reply, Some(Arc::clone(route)));
             }
         }
@@ -168,37 +174,6 @@ impl HttpProxy {
         }
         route.filters.edit_request(&forwarding.passed, request);
         Decision::Forward(forwarding)
-    }
-
-    /// Who the client is, if the peer is a proxy that we trust to say so.
-    fn believe(&self, request: &mut RequestHead) {
-        let trusted = &self.settings().trusted_proxies;
-        if trusted.is_empty() {
-            return;
-        }
-        let within =
-            |address: &std::net::IpAddr| trusted.iter().any(|net: &IpNet| net.contains(address));
-        request.client.trusted = within(&request.client.peer.ip());
-        if !request.client.trusted {
-            return;
-        }
-        // From the right, the first that is not one of ours: what stands before it anybody can write.
-        let named = request.headers.get_all_known(Known::XForwardedFor);
-        let named: Vec<&str> = named.filter_map(|value| std::str::from_utf8(value).ok()).collect();
-        let mut address = request.client.address;
-        for text in named.iter().rev().flat_map(|value| value.rsplit(',')).take(64) {
-            let Ok(named) = text.trim().parse() else { break };
-            address = named;
-            if !within(&named) {
-                break;
-            }
-        }
-        request.client.address = address;
-        match request.headers.get_known(Known::XForwardedProto) {
-            Some(b"https") => request.scheme = Scheme::Https,
-            Some(b"http") => request.scheme = Scheme::Http,
-            _ => {}
-        }
     }
 }
 

@@ -28,12 +28,21 @@ impl HttpProxy {
         body: Body,
         attempts: &mut Attempts<'_>,
     ) -> Result<(ResponseHead, Body), ProxyError> {
-        let policy = &attempts.forwarding.route.route.policy;
-        let response = if policy.cache.is_some() {
-            Box::pin(self.forward_cached(request, body, attempts)).await?
-        } else {
-            self.forward_to_backend(request, body, attempts).await?
+        let forwarding = attempts.forwarding;
+        let policy = &forwarding.route.route.policy;
+        let body = match &forwarding.route.filters.mirror {
+            Some(mirror) => self.mirrored(mirror, request, body),
+            None => body,
         };
+        let mut response = if policy.cache.is_some() {
+            Box::pin(self.forward_cached(request, body, attempts)).await
+        } else {
+            self.forward_to_backend(request, body, attempts).await
+        };
+        if policy.error_backend.is_some() {
+            response = Box::pin(self.with_error_page(request, response, forwarding)).await;
+        }
+        let response = response?;
         Ok(compress::apply(&policy.compress, request, response))
     }
 
@@ -70,11 +79,13 @@ impl HttpProxy {
         let Some(peer) = attempts.select() else {
             return Err((ErrorKind::NoEndpoint.into(), None));
         };
-        let flight = Flight::begin(peer.clone(), clock::nanos(Instant::now()));
+        let begun = attempts.now.take().unwrap_or_else(Instant::now);
+        let flight = Flight::begin(peer.clone(), clock::nanos(begun));
         let upstream = &forwarding.upstream;
         let overall = policy.timeouts.request.map(|time| after(attempts.begun, time));
         if upstream.is_multiplexed() {
-            let place = peer.h2.connect(upstream, &peer, policy.timeouts.connect, request).await;
+            let within = policy.timeouts.connect;
+            let place = Box::pin(peer.h2.connect(upstream, &peer, within, request)).await;
             let place = match place {
                 Ok(place) => place,
                 Err(error) => {
@@ -83,9 +94,15 @@ impl HttpProxy {
                 }
             };
             let exchange = H2Exchange::new(place, flight, request, policy, body, overall);
-            return self.attempt_multiplexed(exchange, &peer, request, attempts).await;
+            let tried = self.attempt_multiplexed(exchange, &peer, request, attempts);
+            return Box::pin(tried).await;
         }
-        let connection = upstream.connect_for(&peer, policy.timeouts.connect, request).await;
+        let connection = if let Some(connection) = upstream.reuse(&peer) {
+            Ok(connection)
+        } else {
+            // Boxed: it is seldom, and every request would have to have room for it.
+            Box::pin(upstream.connect_for(&peer, policy.timeouts.connect, request)).await
+        };
         let connection = match connection {
             Ok(connection) => connection,
             Err(error) => {
@@ -93,14 +110,15 @@ impl HttpProxy {
                 return Err((error, Some(body)));
             }
         };
-        let mut exchange = Exchange::new(connection, flight, request, body, policy, overall);
-        let mut response = ResponseHead::default();
+        let now = if connection.reused { begun } else { Instant::now() };
+        let mut exchange = Exchange::new(connection, flight, request, body, policy, now, overall);
+        let mut response = ResponseHead::with_room();
         match exchange.head(&request.method, &mut response).await {
             Ok(framing) => {
-                attempts.answered = Some(Instant::now());
+                attempts.answered = exchange.answered;
                 let refused =
                     attempts.retry_statuses().is_some_and(|on| on.status(response.status.as_u16()));
-                attempts.report(&peer, refused || is_gateway_error(&response));
+                attempts.report(&peer, refused || attempts.blames(&response));
                 if refused && let Some(body) = exchange.take_body() {
                     let kind = ErrorKind::BadResponse("refused by the route's retry policy");
                     return Err((ProxyError::idempotent(kind), Some(body)));
@@ -134,7 +152,7 @@ impl HttpProxy {
         attempts.answered = Some(Instant::now());
         let refused =
             attempts.retry_statuses().is_some_and(|on| on.status(response.status.as_u16()));
-        attempts.report(peer, refused || is_gateway_error(&response));
+        attempts.report(peer, refused || attempts.blames(&response));
         if refused && let Some(body) = exchange.take_body() {
             let kind = ErrorKind::BadResponse("refused by the route's retry policy");
             return Err((ProxyError::idempotent(kind), Some(body)));

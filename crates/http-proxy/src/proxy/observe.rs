@@ -46,12 +46,17 @@ impl<'a> Outcome<'a> {
 
     /// Of a request that began then: no more is known of it.
     pub fn new(begun: Instant) -> Self {
+        Self::until(begun, Instant::now())
+    }
+
+    /// Of a request that began and ended then: no more is known of it.
+    pub fn until(begun: Instant, ended: Instant) -> Self {
         Self {
             status: StatusCode::OK,
             route: None,
             endpoint: None,
             tries: 0,
-            duration: begun.elapsed(),
+            duration: ended.saturating_duration_since(begun),
             upstream: None,
             body_bytes: 0,
             error: None,

@@ -212,8 +212,10 @@ pub struct ForwardAuth {
     pub set_headers: Vec<(Arc<str>, Arc<str>)>,
     /// Whether its cookies are given to the client also when it refused.
     pub always_set_cookie: bool,
-    /// How long its answer holds for the same credentials; zero never.
+    /// How long its answer holds for the same request with the same credentials; zero never.
     pub cache: Duration,
+    /// A text with names in it that also tells requests apart whose answer is remembered.
+    pub cache_key: Option<Arc<str>>,
     /// How long its answer may take.
     pub timeout: Duration,
 }

@@ -96,6 +96,8 @@ pub struct Fixed {
     pub content_type: Arc<str>,
     /// The body.
     pub body: Arc<str>,
+    /// `Retry-After`: seconds or a date.
+    pub retry_after: Option<Arc<str>>,
 }
 
 /// What happens to a request that a route matches.

@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use super::Upstream;
 use crate::balance::Peer;
 use crate::error::{ErrorKind, ProxyError};
+use crate::h1::timer::Timer;
 use crate::head::RequestHead;
 use crate::proxy_protocol::{self, Addresses, Version};
 use crate::table::{EndpointAddress, UpstreamProtocol};
@@ -101,6 +102,9 @@ pub struct Connection {
     pub(super) idle_since: Instant,
     /// Whether it has served a request before: then it may have been closed unnoticed.
     pub reused: bool,
+    /// The deadline of what its request waits for. Kept with the connection, because to make a timer
+    /// for each request costs more than to move it; while nobody uses it, it may ring for nobody.
+    timer: Timer,
 }
 
 impl Drop for Connection {
@@ -116,6 +120,16 @@ impl Connection {
     /// What carries it.
     pub fn stream(&mut self) -> io::Result<&mut UpstreamStream> {
         self.stream.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Sets the deadline of what its request waits for.
+    pub(crate) fn set_deadline(&mut self, at: Instant) {
+        self.timer.set(at);
+    }
+
+    /// Whether that has passed; if not, the task is woken then.
+    pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> bool {
+        self.timer.poll_expired(cx)
     }
 
     /// Whether the other side has neither closed nor spoken unasked. Asks the kernel only if the
@@ -145,6 +159,8 @@ impl Connection {
             }
             other => self.stream = other,
         }
+        // The timer is the other thread's too.
+        self.timer = Timer::new(Instant::now());
         self.stream.is_some()
     }
 
@@ -274,11 +290,13 @@ impl Upstream {
     fn slot(self: &Arc<Self>, connections_max: u32) -> Option<Connection> {
         let one_more = |count: u32| (count < connections_max).then_some(count + 1);
         self.connections.fetch_update(Relaxed, Relaxed, one_more).ok()?;
+        let now = Instant::now();
         Some(Connection {
             stream: None,
             upstream: self.clone(),
-            idle_since: Instant::now(),
+            idle_since: now,
             reused: false,
+            timer: Timer::new(now),
         })
     }
 }

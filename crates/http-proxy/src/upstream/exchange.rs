@@ -19,13 +19,16 @@ use crate::error::{ErrorKind, ProxyError};
 use crate::h1::body::{Decoder, write_chunk, write_end};
 use crate::h1::buffer::{Buffer, poll_write_from};
 use crate::h1::parse::{self, BodyLength, ResponseFraming};
-use crate::h1::timer::{Timer, after};
+use crate::h1::timer::after;
 use crate::h1::write;
 use crate::head::{Headers, RequestHead, ResponseHead};
 use crate::table::{Policy, Timeouts};
 
 /// How large the head of a response may be.
 const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// What a request's head usually fits in.
+const OUT_BYTES_USUAL: usize = 960;
 
 /// How much is read at once.
 const PIECE_BYTES: usize = 32 << 10;
@@ -46,20 +49,22 @@ pub(crate) struct Exchange {
     body_left: u64,
     chunked: bool,
     buffer: Buffer,
-    timer: Timer,
     timeouts: Timeouts,
     overall: Option<Instant>,
     interims: u32,
+    /// When the head of the response was here.
+    pub(crate) answered: Option<Instant>,
 }
 
 impl Exchange {
     /// Begins: nothing is sent yet.
     pub(crate) fn new(
-        connection: Connection,
+        mut connection: Connection,
         flight: Flight,
         request: &RequestHead,
         body: Body,
         policy: &Policy,
+        now: Instant,
         overall: Option<Instant>,
     ) -> Self {
         let length = match body::length(&body) {
@@ -67,8 +72,10 @@ impl Exchange {
             Some(length) => BodyLength::Fixed(length),
             None => BodyLength::Chunked,
         };
-        let mut out = Vec::with_capacity(1024);
+        let mut out = Vec::with_capacity(OUT_BYTES_USUAL);
         write::request(&mut out, request, policy, false, length);
+        let at = after(now, policy.timeouts.response_header);
+        connection.set_deadline(overall.map_or(at, |overall| overall.min(at)));
         Self {
             connection: Some(connection),
             flight,
@@ -79,10 +86,10 @@ impl Exchange {
             body_left: policy.body_bytes_max.unwrap_or(u64::MAX),
             chunked: length == BodyLength::Chunked,
             buffer: Buffer::default(),
-            timer: Timer::new(after(Instant::now(), policy.timeouts.response_header)),
             timeouts: policy.timeouts.clone(),
             overall,
             interims: 0,
+            answered: None,
         }
     }
 
@@ -170,12 +177,14 @@ impl Exchange {
     }
 
     fn poll_expired(&mut self, cx: &mut Context<'_>) -> bool {
-        self.timer.poll_expired(cx)
+        self.connection.as_mut().is_some_and(|connection| connection.poll_expired(cx))
     }
 
-    fn set_timer(&mut self) {
-        let at = after(Instant::now(), self.timeouts.idle);
-        self.timer.set(self.overall.map_or(at, |overall| overall.min(at)));
+    fn set_timer(&mut self, now: Instant) {
+        let at = after(now, self.timeouts.idle);
+        if let Some(connection) = &mut self.connection {
+            connection.set_deadline(self.overall.map_or(at, |overall| overall.min(at)));
+        }
     }
 
     fn poll_head(
@@ -209,7 +218,8 @@ impl Exchange {
                     }
                     let now = Instant::now();
                     self.flight.answered(crate::clock::nanos(now));
-                    self.set_timer();
+                    self.set_timer(now);
+                    self.answered = Some(now);
                     return Poll::Ready(Ok(framing));
                 }
                 if bytes.len() > RESPONSE_HEAD_BYTES_MAX {
@@ -242,15 +252,38 @@ impl Exchange {
     }
 
     /// The response's body; the connection goes back to its pool at the end.
-    pub(crate) fn into_body(self, framing: ResponseFraming) -> Body {
+    pub(crate) fn into_body(mut self, framing: ResponseFraming) -> Body {
         let decoder = Decoder::new(framing.body);
-        let mut body =
-            ResponseBody { exchange: self, decoder, keep_alive: framing.keep_alive, ended: false };
-        if body.decoder.is_done() {
-            body.finish();
+        if let Decoder::Fixed(length) = decoder
+            && self.buffer.len() as u64 >= length
+            && self.body.is_none()
+            && self.out.is_empty()
+        {
+            // All of it came with the head: nothing is left to wait for.
+            let data = Bytes::copy_from_slice(&self.buffer.filled()[..length as usize]);
+            self.buffer.consume(data.len());
+            let now = self.answered.unwrap_or_else(Instant::now);
+            self.release(framing.keep_alive, now);
+            return if data.is_empty() { body::empty() } else { body::full(data) };
+        }
+        if decoder.is_done() {
+            self.release(framing.keep_alive, Instant::now());
             return body::empty();
         }
-        body.boxed_unsync()
+        let keep_alive = framing.keep_alive;
+        ResponseBody { exchange: self, decoder, keep_alive, ended: false }.boxed_unsync()
+    }
+
+    /// All was read: the connection is kept if it is clean.
+    fn release(&mut self, keep_alive: bool, now: Instant) {
+        let clean =
+            keep_alive && self.body.is_none() && self.out.is_empty() && self.buffer.is_empty();
+        if let Some(connection) = self.connection.take()
+            && clean
+        {
+            let peer: &Arc<Peer> = self.flight.peer();
+            connection.keep(peer, now);
+        }
     }
 }
 
@@ -263,20 +296,9 @@ struct ResponseBody {
 }
 
 impl ResponseBody {
-    /// All was read: the connection is kept if it is clean.
     fn finish(&mut self) {
         self.ended = true;
-        let exchange = &mut self.exchange;
-        let clean = self.keep_alive
-            && exchange.body.is_none()
-            && exchange.out.is_empty()
-            && exchange.buffer.is_empty();
-        if let Some(connection) = exchange.connection.take()
-            && clean
-        {
-            let peer: &Arc<Peer> = exchange.flight.peer();
-            connection.keep(peer, Instant::now());
-        }
+        self.exchange.release(self.keep_alive, Instant::now());
     }
 
     fn poll_piece(
@@ -312,7 +334,7 @@ impl ResponseBody {
                 );
             }
             match ready!(self.exchange.poll_fill(cx, PIECE_BYTES)) {
-                Ok(count) if count > 0 => self.exchange.set_timer(),
+                Ok(count) if count > 0 => self.exchange.set_timer(Instant::now()),
                 Ok(_) if matches!(self.decoder, Decoder::UntilClose) => {
                     self.decoder = Decoder::Fixed(0);
                     self.keep_alive = false;

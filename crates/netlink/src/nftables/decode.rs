@@ -98,6 +98,14 @@ fn expression(attributes: Attributes<'_>) -> Option<Expression> {
                 _ => return None,
             },
         }),
+        "fib" if at.be32(2)? == 1 => Some(Expression::FibInputLink {
+            to: reg(1)?,
+            address: match at.be32(3)? {
+                9 => FibAddress::Source,
+                10 => FibAddress::Destination,
+                _ => return None,
+            },
+        }),
         "nat" if at.be32(1)? == 1 => Some(Expression::DestinationNat {
             family: Family::from_number(u8::try_from(at.be32(2)?).ok()?)?,
             address: reg(3)?,
@@ -117,6 +125,7 @@ fn expression(attributes: Attributes<'_>) -> Option<Expression> {
 
 fn meta(at: Attributes<'_>) -> Option<Expression> {
     let key = match at.be32(2)? {
+        1 => MetaKey::EtherType,
         3 => MetaKey::Mark,
         6 => MetaKey::InputName,
         16 => MetaKey::Protocol,

@@ -81,6 +81,8 @@ pub enum Payload {
 /// Facts about a packet beside its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MetaKey {
+    /// The type of its frame.
+    EtherType,
     /// Its mark.
     Mark,
     /// The name of the interface that it came in by.
@@ -96,6 +98,7 @@ pub enum MetaKey {
 impl MetaKey {
     fn number(self) -> u32 {
         match self {
+            Self::EtherType => 1,
             Self::Mark => 3,
             Self::InputName => 6,
             Self::Protocol => 16,
@@ -152,6 +155,15 @@ pub enum FibAddress {
     Source,
     /// Its destination.
     Destination,
+}
+
+impl FibAddress {
+    fn number(self) -> u32 {
+        match self {
+            Self::Source => 1,
+            Self::Destination => 2,
+        }
+    }
 }
 
 /// One step of a rule. A step that does not match ends the rule.
@@ -290,6 +302,14 @@ pub enum Expression {
         /// Of which address.
         address: FibAddress,
     },
+    /// Loads the number of the link that leads to an address, of routes by the link that the packet came in by; 0
+    /// where there is none.
+    FibInputLink {
+        /// Into.
+        to: Reg,
+        /// To which address.
+        address: FibAddress,
+    },
     /// Sends the connection elsewhere.
     DestinationNat {
         /// The family.
@@ -312,7 +332,9 @@ pub enum Expression {
 
 const NAT_FLAG_RANDOM_FULLY: u32 = 16;
 const NAT_TYPE_DESTINATION: u32 = 1;
+const FIB_RESULT_LINK: u32 = 1;
 const FIB_RESULT_TYPE: u32 = 3;
+const FIB_BY_INPUT: u32 = 8;
 
 impl Expression {
     /// Writes it as an element of a rule's list.
@@ -338,7 +360,7 @@ impl Expression {
             Self::Dynset { .. } => "dynset",
             Self::Numgen { .. } => "numgen",
             Self::Hash { .. } => "hash",
-            Self::FibType { .. } => "fib",
+            Self::FibType { .. } | Self::FibInputLink { .. } => "fib",
             Self::DestinationNat { .. } => "nat",
             Self::Redirect { .. } => "redir",
             Self::Masquerade => "masq",
@@ -446,7 +468,12 @@ impl Expression {
             Self::FibType { to, address } => {
                 writer.put_be32(1, to.number());
                 writer.put_be32(2, FIB_RESULT_TYPE);
-                writer.put_be32(3, if *address == FibAddress::Source { 1 } else { 2 });
+                writer.put_be32(3, address.number());
+            }
+            Self::FibInputLink { to, address } => {
+                writer.put_be32(1, to.number());
+                writer.put_be32(2, FIB_RESULT_LINK);
+                writer.put_be32(3, address.number() | FIB_BY_INPUT);
             }
             Self::DestinationNat { family, address, port } => {
                 writer.put_be32(1, NAT_TYPE_DESTINATION);

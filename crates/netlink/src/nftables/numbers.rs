@@ -66,6 +66,8 @@ pub enum DataType {
     Mark,
     /// A group of interfaces: a number in the machine's byte order.
     Group,
+    /// The name of an interface, filled up with zeros.
+    InterfaceName,
 }
 
 impl DataType {
@@ -78,13 +80,14 @@ impl DataType {
             Self::Port => 13,
             Self::Mark => 19,
             Self::Group => 35,
+            Self::InterfaceName => 41,
         }
     }
 
     /// Its length in a register: padded to whole registers.
     pub fn len(self) -> u32 {
         match self {
-            Self::Ipv6 => 16,
+            Self::Ipv6 | Self::InterfaceName => 16,
             Self::Ethernet => 8,
             _ => 4,
         }

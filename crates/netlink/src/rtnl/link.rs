@@ -36,6 +36,14 @@ const BRPORT_ISOLATED: u16 = 33;
 const BR_VLAN_FILTERING: u16 = 7;
 const BR_MCAST_SNOOPING: u16 = 23;
 
+const RTM_SETLINK: u16 = 19;
+const BRIDGE_FLAGS: u16 = 0;
+const BRIDGE_VLAN_INFO: u16 = 2;
+const BRIDGE_FLAG_MASTER: u16 = 1;
+const BRIDGE_FLAG_SELF: u16 = 2;
+/// What comes untagged is of it, and what leaves is untagged.
+const VLAN_FLAGS_OWN: u16 = 2 | 4;
+
 const VXLAN_ID: u16 = 1;
 const VXLAN_LINK: u16 = 3;
 const VXLAN_LOCAL: u16 = 4;
@@ -188,6 +196,54 @@ impl Bridge<'_> {
         writer.end_nest(info);
         writer.end();
     }
+}
+
+/// The virtual network of a bridge that a port, or the bridge itself, is in: frames there bear no tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BridgeVlan {
+    /// The port, or the bridge.
+    pub link: LinkIndex,
+    /// Its number, 1 to 4094.
+    pub vlan: u16,
+    /// It is the bridge itself.
+    pub is_bridge: bool,
+}
+
+impl BridgeVlan {
+    pub(super) fn write(self, writer: &mut Writer, is_added: bool, flags: u16, sequence: u32) {
+        let mut header = Which::Index(self.link).header();
+        header[0] = libc::AF_BRIDGE as u8;
+        writer.begin(if is_added { RTM_SETLINK } else { RTM_DELLINK }, flags, sequence, &header);
+        let spec = writer.begin_nest(IFLA_AF_SPEC);
+        let at = if self.is_bridge { BRIDGE_FLAG_SELF } else { BRIDGE_FLAG_MASTER };
+        writer.put(BRIDGE_FLAGS, &at.to_ne_bytes());
+        let mut info = [0; 4];
+        if is_added {
+            info[..2].copy_from_slice(&VLAN_FLAGS_OWN.to_ne_bytes());
+        }
+        info[2..].copy_from_slice(&self.vlan.to_ne_bytes());
+        writer.put(BRIDGE_VLAN_INFO, &info);
+        writer.end_nest(spec);
+        writer.end();
+    }
+}
+
+/// Has a bridge tell the virtual networks of its ports apart.
+pub(super) fn write_vlan_filtering(
+    writer: &mut Writer,
+    flags: u16,
+    sequence: u32,
+    which: Which<'_>,
+) {
+    writer.begin(RTM_NEWLINK, flags, sequence, &which.header());
+    which.put_name(writer);
+    let info = writer.begin_nest(IFLA_LINKINFO);
+    writer.put_str(INFO_KIND, "bridge");
+    let data = writer.begin_nest(INFO_DATA);
+    writer.put_u8(BR_VLAN_FILTERING, 1);
+    writer.end_nest(data);
+    writer.end_nest(info);
+    writer.end();
 }
 
 /// A link that carries frames to other machines within UDP. It learns nothing: it is told.

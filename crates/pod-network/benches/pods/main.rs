@@ -1,7 +1,7 @@
 //! `cargo xtask bench pods`: what an instance's network costs, beside the reference plugins and the floor.
 //!
 //! Everything happens on machines of their own (see testkit): the host's network is not touched. CPU is the time of
-//! the plugin's process and its children, as the kernel accounts it; what the kernel does later by itself, such as the
+//! the plugin's process (of the reference chain: and its children), as the kernel accounts it; what the kernel does later by itself, such as the
 //! last of a link's removal, is nobody's.
 #![allow(
     clippy::unwrap_used,
@@ -19,14 +19,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use call::{Meter, Plugin, config};
+use call::{Cost, Meter, Plugin, config};
 use serde_json::json;
 use telaio_testkit::machine::Machine;
 
 /// How many instances there are at most.
 const MANY: usize = 1000;
+/// The sizes at which calls are measured.
+const SIZES: [usize; 3] = [10, 100, MANY];
 /// How many calls a figure is the middle of.
-const WINDOW: usize = 50;
+const WINDOW: usize = 60;
 /// The reference chain is slow: so many calls are enough.
 const REFERENCE: usize = 30;
 
@@ -64,75 +66,40 @@ fn machine(count: usize) -> Machine {
     machine
 }
 
-/// What calls cost: wall time of the one in the middle, CPU time on average.
-#[derive(Debug, Clone, Copy)]
-struct Cost {
-    wall: Duration,
-    cpu: Duration,
-}
-
 struct Sizes {
-    /// ADD with one port, by how many instances there were.
+    /// ADD and DEL of one more, by how many instances there are.
     add: Vec<(usize, Cost)>,
     delete: Vec<(usize, Cost)>,
     collect_each: Duration,
     collect_cpu_each: Duration,
-    first: Duration,
-    all_adds: Cost,
+    first: Cost,
 }
 
 fn sizes(program: &Path) -> Sizes {
     let machine = machine(MANY + 1);
     let plugin = Plugin { program: program.to_owned(), config: config() };
     machine.run(move || {
-        let mut meter = Meter::start();
-        plugin.call("ADD", 1, 30_001);
-        let first = meter.wall();
-        let mut add = Vec::new();
-        let mut all = Vec::new();
-        let whole = Meter::start();
-        let mut window = Vec::new();
-        let mut meter_window = Meter::start();
+        let port = |number: usize| 30_000 + number as u16;
+        let first = plugin.call("ADD", 1, port(1));
+        let (mut add, mut delete) = (Vec::new(), Vec::new());
         for number in 2..=MANY {
-            if number % WINDOW == 1 {
-                meter_window = Meter::start();
-                window.clear();
+            plugin.call("ADD", number, port(number));
+            if SIZES.contains(&number) {
+                let one_more = number + 1;
+                let costs: Vec<(Cost, Cost)> = (0..WINDOW)
+                    .map(|_| {
+                        let added = plugin.call("ADD", one_more, port(one_more));
+                        (added, plugin.call("DEL", one_more, port(one_more)))
+                    })
+                    .collect();
+                add.push((number, middle_cost(costs.iter().map(|(added, _)| *added))));
+                delete.push((number, middle_cost(costs.iter().map(|(_, deleted)| *deleted))));
             }
-            meter = Meter::start();
-            plugin.call("ADD", number, 30_000 + number as u16);
-            window.push(meter.wall());
-            all.push(meter.wall());
-            if [WINDOW, 100, MANY].contains(&number) {
-                let cpu = meter_window.cpu() / window.len() as u32;
-                add.push((number, Cost { wall: middle(&mut window.clone()), cpu }));
-            }
         }
-        let all_adds = Cost { wall: middle(&mut all), cpu: whole.cpu() / (MANY - 1) as u32 };
-        let delete = |numbers: std::ops::Range<usize>, there: usize| {
-            let meter = Meter::start();
-            let count = numbers.len() as u32;
-            let mut walls: Vec<Duration> = numbers
-                .map(|number| {
-                    let meter = Meter::start();
-                    plugin.call("DEL", number, 30_000 + number as u16);
-                    meter.wall()
-                })
-                .collect();
-            (there, Cost { wall: middle(&mut walls), cpu: meter.cpu() / count })
-        };
-        let mut deleted = vec![delete(MANY - 20..MANY, MANY)];
-        for number in MANY - 20..MANY {
-            plugin.call("ADD", number, 30_000 + number as u16);
-        }
-        let meter = Meter::start();
-        plugin.collect(json!([]));
-        let collect_each = meter.wall() / MANY as u32;
-        let collect_cpu_each = meter.cpu() / MANY as u32;
-        for number in 1..=20 {
-            plugin.call("ADD", number, 30_000 + number as u16);
-        }
-        deleted.insert(0, delete(1..21, 20));
-        Sizes { add, delete: deleted, collect_each, collect_cpu_each, first, all_adds }
+        let collected = plugin.collect(json!([]));
+        let (collect_each, collect_cpu_each) =
+            (collected.wall / MANY as u32, collected.cpu / MANY as u32);
+        Sizes { add, delete, collect_each, collect_cpu_each, first }
     })
 }
 
@@ -145,21 +112,21 @@ fn floor_figures(program: &Path) -> Cost {
     machine.run(move || {
         // The bridge and the tables.
         Plugin { program: plugin, config: config() }.call("ADD", COUNT + 1, 29_999);
-        let whole = Meter::start();
-        let mut walls: Vec<Duration> = (1..=COUNT)
-            .map(|number| {
-                let meter = Meter::start();
-                let done = Command::new(&program)
-                    .args([format!("/run/netns/m{number}"), format!("floor{number}")])
-                    .args([format!("10.88.1.{number}"), (30_000 + number).to_string()])
-                    .status()
-                    .unwrap();
-                assert!(done.success());
-                meter.wall()
-            })
-            .collect();
-        Cost { wall: middle(&mut walls), cpu: whole.cpu() / COUNT as u32 }
+        let costs = (1..=COUNT).map(|number| {
+            let mut command = Command::new(&program);
+            command
+                .args([format!("/run/netns/m{number}"), format!("floor{number}")])
+                .args([format!("10.88.1.{number}"), (30_000 + number).to_string()]);
+            call::run_measured(&mut command, &json!(null))
+        });
+        middle_cost(costs.collect::<Vec<_>>().into_iter())
     })
+}
+
+fn middle_cost(costs: impl Iterator<Item = Cost>) -> Cost {
+    let (mut walls, mut cpus): (Vec<Duration>, Vec<Duration>) =
+        costs.map(|cost| (cost.wall, cost.cpu)).unzip();
+    Cost { wall: middle(&mut walls), cpu: middle(&mut cpus) }
 }
 
 /// Debian's bridge with host-local, then portmap.
@@ -195,9 +162,10 @@ fn times(a: Duration, b: Duration) -> String {
 
 fn table_of_calls(ours: &Sizes, floor: &Cost, reference: &[Cost; 2]) {
     let [add, delete] = reference;
-    let (own, own_delete) = (ours.all_adds, ours.delete[0].1);
+    let (own, own_delete) = (ours.add[0].1, ours.delete[0].1);
     println!(
-        "One instance with one published port, a process per call. Wall time of the call in the middle, CPU per call.\n"
+        "One instance with one published port, a process per call; the call in the middle of {WINDOW} (reference: wall of the middle \
+         of {REFERENCE}, CPU on average).\n"
     );
     println!("| call | wall | CPU |\n|---|---|---|");
     println!(
@@ -205,11 +173,12 @@ fn table_of_calls(ours: &Sizes, floor: &Cost, reference: &[Cost; 2]) {
         ms(floor.wall),
         ms(floor.cpu)
     );
-    println!("| telaio-cni ADD, over {MANY} instances | {} | {} |", ms(own.wall), ms(own.cpu));
+    println!("| telaio-cni ADD | {} | {} |", ms(own.wall), ms(own.cpu));
     println!("| bridge + host-local + portmap ADD | {} | {} |", ms(add.wall), ms(add.cpu));
     println!("| telaio-cni DEL | {} | {} |", ms(own_delete.wall), ms(own_delete.cpu));
     println!("| bridge + host-local + portmap DEL | {} | {} |", ms(delete.wall), ms(delete.cpu));
-    println!("| telaio-cni ADD that makes the network | {} | |", ms(ours.first));
+    let first = ours.first;
+    println!("| telaio-cni ADD that makes the network | {} | {} |", ms(first.wall), ms(first.cpu));
     println!();
     println!(
         "ADD: CPU {} the floor's; the reference chain takes {} the wall time and {} the CPU. DEL: {} the wall time.",
@@ -225,19 +194,26 @@ fn table_of_calls(ours: &Sizes, floor: &Cost, reference: &[Cost; 2]) {
 }
 
 fn table_of_sizes(ours: &Sizes) {
-    println!("| instances on the bridge | ADD wall | ADD CPU |\n|---|---|---|");
-    for (count, cost) in &ours.add {
-        println!("| {count} | {} | {} |", ms(cost.wall), ms(cost.cpu));
-    }
-    let cpu = |at: usize| ours.add[at].1.cpu;
     println!(
-        "\nAt {MANY}: {} the CPU at {}.",
-        times(cpu(ours.add.len() - 1), cpu(0)),
-        ours.add[0].0
+        "| instances on the bridge | ADD wall | ADD CPU | DEL wall | DEL CPU |\n|---|---|---|---|---|"
     );
-    for (count, cost) in &ours.delete {
-        println!("DEL among {count}: {} wall, {} CPU.", ms(cost.wall), ms(cost.cpu));
+    for ((count, add), (_, delete)) in ours.add.iter().zip(&ours.delete) {
+        println!(
+            "| {count} | {} | {} | {} | {} |",
+            ms(add.wall),
+            ms(add.cpu),
+            ms(delete.wall),
+            ms(delete.cpu)
+        );
     }
+    let last = ours.add.len() - 1;
+    let ratio = |of: fn(&Cost) -> Duration| times(of(&ours.add[last].1), of(&ours.add[0].1));
+    println!(
+        "\nADD at {MANY}: {} the CPU and {} the wall time at {}.",
+        ratio(|cost| cost.cpu),
+        ratio(|cost| cost.wall),
+        SIZES[0]
+    );
     println!(
         "GC of {MANY}: {} wall, {} CPU each.\n",
         ms(ours.collect_each),

@@ -10,19 +10,21 @@ use telaio_netlink::NetlinkError;
 use telaio_netlink::links::LinkIndex;
 use telaio_netlink::netns::Netns;
 use telaio_netlink::rtnl::{
-    Address, BridgePort, Mac, Neighbour, PeerPlace, PortEntry, Request, Route, Rtnetlink, SetLink,
-    Veth, Which,
+    Address, BridgePort, BridgeVlan, Mac, Neighbour, PeerPlace, PortEntry, Request, Route,
+    Rtnetlink, SetLink, Veth, Which,
 };
 
 use crate::attachment::Attachment;
 use crate::error::{Error, Result};
 use crate::names;
 use crate::network::{Mode, Network, PORT_GROUP};
-use crate::networks::{EEXIST, ENODEV, set};
+use crate::networks::{EEXIST, ENODEV, EOPNOTSUPP, no_vlans, set};
 use crate::state::State;
 
 /// A bridge has no room for another port.
 const EXFULL: i32 = 54;
+/// The virtual network that a bridge puts new ports into.
+const DEFAULT_VLAN: u16 = 1;
 const ENOENT: i32 = 2;
 const EACCES: i32 = 13;
 const EPERM: i32 = 1;
@@ -117,6 +119,9 @@ fn pair(
                 record.host_link =
                     names::host_link(&record.network, &record.container, &record.interface, turn);
             }
+            Some(EOPNOTSUPP) if network.vlan.is_some() => {
+                return Err(no_vlans(&network.bridge)(error));
+            }
             _ => return Err(Error::kernel(what)(error)),
         }
     }
@@ -152,13 +157,29 @@ fn try_pair(
     };
     // Isolated before it is switched on.
     let on_bridge = (!record.is_routed).then_some(Request::Set(on_bridge));
-    let made = kernel.all([Request::Veth(veth)].into_iter().chain(on_bridge));
-    if made.is_err() || record.is_routed || network.mode == Mode::Bridged {
-        return made;
+    if network.vlan.is_some() && !record.is_routed {
+        kernel.all([Request::Veth(veth)])?;
+        let port = kernel.link(name)?.map(|link| link.index);
+        let vlan = port.into_iter().flat_map(|port| vlan_requests(network, port));
+        // It is not in the bridge's common network where the bridge has none.
+        kernel.all_but(&[ENOENT], vlan.chain(on_bridge))?;
+    } else {
+        kernel.all([Request::Veth(veth)].into_iter().chain(on_bridge))?;
+    }
+    if record.is_routed || network.mode == Mode::Bridged {
+        return Ok(());
     }
     let port = kernel.link(name)?.map(|link| link.index);
     let known = Attachment { mac: mac.to_string(), ..record.clone() };
     kernel.all(announcement(network, &known, Some(bridge), port))
+}
+
+/// Puts a port into the virtual network that it should be in, and no other.
+pub(crate) fn vlan_requests(network: &Network, port: LinkIndex) -> Vec<Request<'static>> {
+    let Some(vlan) = network.vlan else { return Vec::new() };
+    let of = |vlan| BridgeVlan { link: port, vlan, is_bridge: false };
+    let common = (vlan != DEFAULT_VLAN).then_some(Request::DeleteVlan(of(DEFAULT_VLAN)));
+    common.into_iter().chain([Request::AddVlan(of(vlan))]).collect()
 }
 
 /// Tells the node and the bridge where an instance is, so that they need never ask all ports: of a thousand answers
@@ -191,7 +212,7 @@ pub(super) fn forget_neighbours<'a>(
     let mut kernel = Rtnetlink::open().map_err(doing())?;
     let mut bridges: BTreeMap<&str, Option<LinkIndex>> = BTreeMap::new();
     let mut requests = Vec::new();
-    for record in records.filter(|record| !record.is_routed) {
+    for record in records.filter(|record| !record.is_routed && !record.is_chained) {
         let bridge = if let Some(bridge) = bridges.get(record.network.as_str()) {
             *bridge
         } else {

@@ -37,7 +37,7 @@ pub(super) fn check(host: &Host, request: &Request) -> Result<(), Fault> {
     let netns = Netns::open_path(Path::new(&request.netns)).map_err(Error::from)?;
     let (link, addresses, routes) = look_inside(&netns, &record)?;
     compare_interface(previous, &record, &link)?;
-    compare_addresses(previous, &addresses)?;
+    compare_addresses(previous, &record, &addresses)?;
     for (to, _) in config.routes()? {
         let wanted = (to.first_address(), to.network_length());
         if !routes.contains(&wanted) {
@@ -52,8 +52,10 @@ pub(super) fn check(host: &Host, request: &Request) -> Result<(), Fault> {
             return Err(failed(format!("link {name} is missing or switched off")));
         }
     }
-    if !record.ports.is_empty() && !Rules::open()?.has(std::slice::from_ref(&record))? {
-        return Err(failed("published ports are missing in nftables' tables telaio-pods"));
+    if !Rules::open()?.has(std::slice::from_ref(&record))? {
+        return Err(failed(
+            "the container's addresses or ports are missing among the node's rules (nftables' tables telaio-pods)",
+        ));
     }
     Ok(())
 }
@@ -99,9 +101,14 @@ fn compare_interface(previous: &Value, record: &Attachment, link: &Link) -> Resu
     }
 }
 
-fn compare_addresses(previous: &Value, there: &[String]) -> Result<(), Fault> {
+fn compare_addresses(previous: &Value, record: &Attachment, there: &[String]) -> Result<(), Fault> {
     let ips = previous["ips"].as_array().cloned().unwrap_or_default();
-    for ip in ips.iter().filter_map(|ip| ip["address"].as_str()) {
+    // Other plugins of the chain may have made further interfaces.
+    let is_ours = |ip: &&Value| {
+        let at = ip["interface"].as_u64().and_then(|at| usize::try_from(at).ok());
+        at.is_none_or(|at| previous["interfaces"][at]["name"] == record.interface.as_str())
+    };
+    for ip in ips.iter().filter(is_ours).filter_map(|ip| ip["address"].as_str()) {
         let wanted = ip.parse().map_or_else(|_| ip.to_owned(), |inet| with_length(&inet));
         if !there.contains(&wanted) {
             return Err(failed(format!("address {ip} is missing in the container")));

@@ -12,6 +12,9 @@ use crate::bandwidth::Bandwidth;
 use crate::ipam::Range;
 use crate::network::{Masquerade, Mode, Network, Subnet};
 
+/// The highest number of a virtual network.
+const VLAN_MAX: u16 = 4094;
+
 /// A network's configuration: the keys of the reference plugins `bridge` and `host-local` that mean something here.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -30,6 +33,9 @@ pub(super) struct Config {
     /// Ours: destinations that see the container's own address.
     #[serde(deserialize_with = "nullable")]
     pub(super) masq_except: Vec<String>,
+    /// Ours: networks of this node whose containers may reach this one's, and be reached.
+    #[serde(deserialize_with = "nullable")]
+    pub(super) reaches: Vec<String>,
     #[serde(deserialize_with = "nullable")]
     pub(super) hairpin_mode: bool,
     #[serde(deserialize_with = "nullable")]
@@ -176,6 +182,13 @@ impl Config {
         Err(Fault::new(INCOMPATIBLE_VERSION, why))
     }
 
+    /// Behind another plugin in the chain, whose interface gets ports and limits: there is nothing to give addresses of.
+    pub(super) fn is_chained(&self) -> bool {
+        self.ipam.kind.is_empty()
+            && self.ipam.single.subnet.is_none()
+            && self.ipam.ranges.is_empty()
+    }
+
     /// The sets of ranges; one address comes out of each.
     pub(super) fn ranges(&self) -> Result<Vec<Vec<Range>>, Fault> {
         let ipam = &self.ipam;
@@ -208,11 +221,13 @@ impl Config {
 
     /// The network as it should be.
     pub(super) fn network(&self, sets: &[Vec<Range>]) -> Result<Network, Fault> {
-        if self.vlan.is_some_and(|vlan| vlan != 0) {
-            let why =
-                "vlan: bridges of this plugin have no virtual networks; use a bridge for each";
-            return Err(Fault::new(UNSUPPORTED_FIELD, why));
-        }
+        let vlan = self.vlan.filter(|vlan| *vlan != 0);
+        let vlan = vlan.map(|vlan| {
+            let number = u16::try_from(vlan).ok().filter(|vlan| *vlan <= VLAN_MAX);
+            number
+                .ok_or_else(|| Fault::configuration(format!("vlan: {vlan} is not 1 to {VLAN_MAX}")))
+        });
+        let vlan = vlan.transpose()?;
         if self.disable_container_interface {
             let why = "disableContainerInterface: this plugin always switches the interface on";
             return Err(Fault::new(UNSUPPORTED_FIELD, why));
@@ -239,11 +254,12 @@ impl Config {
             mode: if is_gateway { Mode::Routed } else { Mode::Bridged },
             mtu: self.mtu.filter(|mtu| *mtu != 0),
             masquerade: self.ip_masq.then_some(Masquerade { except }),
+            vlan,
             hairpin: self.hairpin_mode,
             promiscuous: self.promisc_mode,
             is_adopted: false,
             is_made: false,
-            reaches: Vec::new(),
+            reaches: self.reaches.clone(),
         })
     }
 

@@ -92,6 +92,7 @@ impl From<Error> for Fault {
             | Error::OutsideRange { .. }
             | Error::Overlap { .. }
             | Error::ForeignLink { .. } => INVALID_CONFIGURATION,
+            Error::Unsupported { .. } => UNSUPPORTED_FIELD,
             Error::AddressTaken { .. } => ADDRESS_TAKEN,
             Error::Exhausted { .. } => EXHAUSTED,
             Error::PortTaken { .. } => PORT_TAKEN,

@@ -56,6 +56,29 @@ pub(super) fn of(config: &Config, attached: &Attached) -> Value {
     result
 }
 
+/// Ours after those of plugins before us in the chain.
+pub(super) fn after(previous: &Value, mut own: Value) -> Value {
+    let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
+    let before = list(previous, "interfaces").len();
+    let mut ips = list(&own, "ips");
+    for ip in &mut ips {
+        if let Some(index) = ip["interface"].as_u64() {
+            ip["interface"] = (index + before as u64).into();
+        }
+    }
+    own["ips"] = ips.into();
+    for key in ["interfaces", "ips", "routes"] {
+        let all: Vec<Value> = list(previous, key).into_iter().chain(list(&own, key)).collect();
+        if key != "routes" || !all.is_empty() {
+            own[key] = all.into();
+        }
+    }
+    if own["dns"] == json!({}) && previous["dns"].is_object() {
+        own["dns"] = previous["dns"].clone();
+    }
+    own
+}
+
 /// With the length also where it is that of a single address.
 pub(super) fn with_length(inet: &cidr::IpInet) -> String {
     format!("{}/{}", inet.address(), inet.network_length())

@@ -9,7 +9,8 @@ use telaio_netlink::nftables::{
 
 use crate::network::PORT_GROUP;
 
-use super::{ANY_PORTS, BRIDGES, HAIRPIN, NETWORKS, PORTS, REACH, octets};
+use super::{ANY_PORTS, BRIDGES, HAIRPIN, NETWORKS, PORTS, REACH, SOURCES4, SOURCES6, octets};
+use crate::names::VXLAN_LINK_PREFIX;
 
 /// The type of an address that is this machine's own.
 const ROUTE_LOCAL: u32 = 2;
@@ -17,6 +18,11 @@ const ROUTE_LOCAL: u32 = 2;
 const STATUS_DNAT: u32 = 1 << 5;
 /// Where the results of look-ups go: above every key.
 const RESULT: u8 = 8;
+/// How many registers the name of a link takes.
+const NAME_REGS: u8 = 4;
+const ETHER_IPV4: u16 = 0x0800;
+const ETHER_ARP: u16 = 0x0806;
+const ETHER_IPV6: u16 = 0x86dd;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 const ICMP_REDIRECT: u8 = 5;
@@ -150,6 +156,36 @@ impl Words {
         steps
     }
 
+    /// Neighbours speak of each other with addresses that only count on their link, and that nobody carries on.
+    pub(super) fn link_local_is_done(self) -> Vec<Expression> {
+        let mut steps = self.link_local_sources();
+        steps.push(Expression::Verdict(Verdict::Accept));
+        steps
+    }
+
+    fn link_local_sources(self) -> Vec<Expression> {
+        let network = Ipv6Cidr::new(Ipv6Addr::from(0xfe80 << 112), 10);
+        let network = network.unwrap_or(Ipv6Cidr::new_host(Ipv6Addr::UNSPECIFIED));
+        self.within(self.source(0), &IpCidr::V6(network))
+    }
+
+    /// What comes from a network has a source that is reached by the link that it comes by. Other nodes vouch for theirs.
+    pub(super) fn foreign_sources_dropped() -> Vec<Expression> {
+        vec![
+            group(0, MetaKey::InputGroup),
+            in_set(NETWORKS, false),
+            Expression::Meta { to: Reg(0), key: MetaKey::InputName },
+            Expression::Compare {
+                from: Reg(0),
+                op: CompareOp::NotEqual,
+                value: VXLAN_LINK_PREFIX.as_bytes().to_vec(),
+            },
+            Expression::FibInputLink { to: Reg(0), address: FibAddress::Source },
+            equal(0, vec![0; 4]),
+            Expression::Verdict(Verdict::Drop),
+        ]
+    }
+
     pub(super) fn between(self, from: &IpCidr, to: &IpCidr, verdict: Verdict) -> Vec<Expression> {
         let mut steps = self.within(self.source(0), from);
         steps.extend(self.within(self.destination(0), to));
@@ -217,12 +253,51 @@ impl Words {
     }
 }
 
-/// Frames of instances that are for another than a bridge of ours.
-pub(super) fn past_the_node_dropped() -> Vec<Expression> {
+/// What becomes of frames, in order.
+pub(super) fn frames() -> Vec<Vec<Expression>> {
+    let v6 = Words { family: Family::Ip6 };
+    let accept = || Expression::Verdict(Verdict::Accept);
+    let is = |kind: u16| {
+        vec![
+            Expression::Meta { to: Reg(0), key: MetaKey::EtherType },
+            equal(0, kind.to_be_bytes().to_vec()),
+        ]
+    };
+    let mut from_others = vec![group(0, MetaKey::InputGroup)];
+    from_others.push(not_equal(0, PORT_GROUP.to_ne_bytes().to_vec()));
+    from_others.push(accept());
+    let link_local = [is(ETHER_IPV6), v6.link_local_sources(), vec![accept()]].concat();
+    let unspecified = octets(Ipv6Addr::UNSPECIFIED.into());
+    let no_address = [is(ETHER_IPV6), vec![v6.source(0), equal(0, unspecified), accept()]].concat();
+    // In ARP the sender's address comes after its hardware address.
+    let arp =
+        Expression::Payload { to: Reg(NAME_REGS), base: Payload::Network, offset: 14, len: 4 };
+    let v4_source = Words { family: Family::Ip }.source(NAME_REGS);
+    let false_sender = |kind, source, set| {
+        let name = Expression::Meta { to: Reg(0), key: MetaKey::InputName };
+        let known = [name, source, in_set(set, true), Expression::Verdict(Verdict::Drop)];
+        [is(kind), known.to_vec()].concat()
+    };
+    let mut other_kinds = vec![Expression::Meta { to: Reg(0), key: MetaKey::EtherType }];
+    let known = [ETHER_IPV4, ETHER_IPV6, ETHER_ARP];
+    other_kinds.extend(known.map(|kind| not_equal(0, kind.to_be_bytes().to_vec())));
+    other_kinds.push(Expression::Verdict(Verdict::Drop));
+    vec![
+        from_others,
+        past_the_node_dropped(),
+        false_sender(ETHER_IPV4, v4_source, SOURCES4),
+        false_sender(ETHER_ARP, arp, SOURCES4),
+        link_local,
+        no_address,
+        false_sender(ETHER_IPV6, v6.source(NAME_REGS), SOURCES6),
+        other_kinds,
+    ]
+}
+
+/// Frames that are for another than a bridge of ours.
+fn past_the_node_dropped() -> Vec<Expression> {
     let destination = |len| Expression::Payload { to: Reg(0), base: Payload::Link, offset: 0, len };
     vec![
-        group(0, MetaKey::InputGroup),
-        equal(0, PORT_GROUP.to_ne_bytes().to_vec()),
         // Not those for everybody: who asks for an address has to be heard.
         destination(1),
         Expression::Bitwise { from: Reg(0), to: Reg(0), mask: vec![1], xor: vec![0] },
@@ -247,4 +322,8 @@ fn in_set(set: &str, inverted: bool) -> Expression {
 
 fn equal(from: u8, value: Vec<u8>) -> Expression {
     Expression::Compare { from: Reg(from), op: CompareOp::Equal, value }
+}
+
+fn not_equal(from: u8, value: Vec<u8>) -> Expression {
+    Expression::Compare { from: Reg(from), op: CompareOp::NotEqual, value }
 }

@@ -125,6 +125,6 @@ pub fn machine(containers: &[&str]) -> Machine {
 pub fn inventory(machine: &Machine) -> String {
     machine.sh(
         "ip -o link | sed 's/^[0-9]*: //; s/@.*//; s/:.*//' | sort; ip route | sed 's/ linkdown//; s/ *$//'; ip -6 route | grep -v fe80 | sed 's/ linkdown//'; \
-         nft list ruleset; find /var/lib/telaio -type f 2>/dev/null | grep -v 'lock$\\|/last-' | sort; true",
+         nft list ruleset | sed 's/counter packets [0-9]* bytes [0-9]*//'; find /var/lib/telaio -type f 2>/dev/null | grep -v 'lock$\\|/last-' | sort; true",
     )
 }

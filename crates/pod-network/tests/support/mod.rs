@@ -91,6 +91,13 @@ impl Node {
         self.try_instance(id, host, ports).unwrap();
     }
 
+    /// Sets an instance of IPv4 only up.
+    pub fn instance_v4(&self, id: &str, host: u8) {
+        let mut request = self.wanted(id, host, vec![]);
+        request.instance_ip_cidrs.truncate(1);
+        self.machine.run(move || setup_instance(request).unwrap());
+    }
+
     /// Tries to.
     pub fn try_instance(&self, id: &str, host: u8, ports: Vec<Port>) -> Result<(), String> {
         let request = self.wanted(id, host, ports);
@@ -307,4 +314,66 @@ pub fn ask_from(
         }
     });
     client.join().unwrap().map_err(|error| error.to_string())
+}
+
+/// A receiver that notes who sends.
+pub struct Senders {
+    socket: UdpSocket,
+}
+
+/// Receives datagrams in an instance of a node, or on the node itself.
+pub fn senders(node: &Node, instance: Option<&str>, ip: &str, port: u16) -> Senders {
+    senders_on(&node.machine, instance, ip, port)
+}
+
+/// Receives datagrams in a container of a machine.
+pub fn senders_on(machine: &Machine, instance: Option<&str>, ip: &str, port: u16) -> Senders {
+    let (at, instance) = (SocketAddr::new(ip.parse().unwrap(), port), instance.map(str::to_owned));
+    let bound = machine.spawn(move || {
+        enter(instance.as_deref());
+        UdpSocket::bind(at).unwrap()
+    });
+    Senders { socket: bound.join().unwrap() }
+}
+
+impl Senders {
+    /// All who have sent, until this one has.
+    pub fn until(self, last: &str) -> std::collections::BTreeSet<String> {
+        let mut seen = std::collections::BTreeSet::new();
+        self.socket.set_read_timeout(Some(PATIENCE * 5)).unwrap();
+        let mut buffer = [0; 64];
+        while !seen.contains(last) {
+            let (_, from) = self.socket.recv_from(&mut buffer).expect("nobody sends any more");
+            seen.insert(from.ip().to_string());
+        }
+        seen
+    }
+}
+
+/// Sends a datagram from an instance, with whatever source.
+pub fn spoof(node: &Node, instance: &str, source: &str, to: &str, port: u16) {
+    spoof_on(&node.machine, instance, source, to, port);
+}
+
+/// Sends a datagram from a container of a machine, with whatever source.
+pub fn spoof_on(machine: &Machine, instance: &str, source: &str, to: &str, port: u16) {
+    let from = SocketAddr::new(source.parse().unwrap(), 0);
+    let to = SocketAddr::new(to.parse().unwrap(), port);
+    let instance = instance.to_owned();
+    let sent = machine.spawn(move || {
+        enter(Some(&instance));
+        // Any address is this machine's own, in the instance's eyes.
+        let kind = if from.is_ipv4() { "-4" } else { "-6" };
+        let length = if from.is_ipv4() { 32 } else { 128 };
+        let route = format!("{}/{length}", from.ip());
+        let _ = std::process::Command::new("ip")
+            .args([kind, "address", "add", &route, "dev", "lo", "nodad"])
+            .output();
+        let socket = UdpSocket::bind(from).unwrap();
+        for _ in 0..3 {
+            // Whether it arrives is what the test is about.
+            let _ = socket.send_to(b"!", to);
+        }
+    });
+    sent.join().unwrap();
 }

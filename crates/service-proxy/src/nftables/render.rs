@@ -72,6 +72,7 @@ fn types(types: &[DataType]) -> String {
         DataType::Port => "inet_service",
         DataType::Mark => "mark",
         DataType::Group => "devgroup",
+        DataType::InterfaceName => "ifname",
         DataType::Ethernet => "ether_addr",
     };
     types.iter().map(name).collect::<Vec<_>>().join(" . ")

@@ -338,6 +338,8 @@ impl<'a> Run<'a> {
                 let kind = if self.around.is_local(ip) { ROUTE_LOCAL } else { ROUTE_UNICAST };
                 self.put(*to, &kind.to_ne_bytes());
             }
+            // No rule of services asks.
+            Expression::FibInputLink { .. } => return Step::Break,
             Expression::DestinationNat { address, port, .. } => {
                 let len = if self.family == IpFamily::V4 { 4 } else { 16 };
                 let bytes = self.get(*address, len).to_vec();
@@ -392,6 +394,10 @@ impl<'a> Run<'a> {
 
     fn meta(&self, key: MetaKey) -> Vec<u8> {
         match key {
+            MetaKey::EtherType => match self.family {
+                IpFamily::V4 => vec![0x08, 0x00],
+                IpFamily::V6 => vec![0x86, 0xdd],
+            },
             MetaKey::Mark => self.mark.to_ne_bytes().to_vec(),
             MetaKey::Protocol => vec![keys::protocol_number(self.packet.protocol)],
             MetaKey::InputName => {

@@ -59,7 +59,7 @@ impl Health {
         &self.server
     }
 
-    pub(super) fn status(&self) -> &Status {
+    pub(super) fn status(&self) -> &Arc<Status> {
         &self.status
     }
 

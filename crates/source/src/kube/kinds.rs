@@ -77,7 +77,7 @@ impl WatchedKind {
             labels: None,
             fields: None,
             essential: matches!(M::KIND, Kind::Service | Kind::EndpointSlice | Kind::Node),
-            optional: matches!(M::KIND, Kind::ServiceCidr | Kind::Override),
+            optional: matches!(M::KIND, Kind::ServiceCidr | Kind::Override | Kind::ConfigMap),
             decode: decode::<M>,
         }
     }

@@ -20,6 +20,8 @@ pub struct KubeOptions {
     pub kinds: BTreeSet<Kind>,
     /// Whether headless services and their slices are wanted, as the ingress plane does.
     pub headless: bool,
+    /// The namespace whose ConfigMaps may hold overrides of everything; others only of themselves.
+    pub overrides_namespace: String,
     /// How many objects a list asks for at once where the server cannot stream them.
     pub page_size: u32,
     /// How long a request may go without an answer.
@@ -40,6 +42,7 @@ impl Default for KubeOptions {
         Self {
             kinds: BTreeSet::from([Kind::Service, Kind::EndpointSlice, Kind::Node]),
             headless: false,
+            overrides_namespace: "kube-system".to_owned(),
             page_size: 500,
             request_timeout: Duration::from_secs(30),
             silence_max: Duration::from_secs(90),

@@ -1,8 +1,9 @@
 use std::net::IpAddr;
 
 use telaio_model::{
-    AddressType, ClientIpAffinity, Conditions, IpMode, OverrideAction, OverrideTarget, PathType,
-    PodPhase, PolicyPeer, PolicyPortMatch, PortRef, Protocol, TargetPort, TrafficDistribution,
+    AddedEndpoint, AddressType, ClientIpAffinity, Conditions, IpMode, OverrideAction,
+    OverrideTarget, PathType, PodPhase, PolicyPeer, PolicyPortMatch, PortRef, Protocol, TargetPort,
+    TrafficDistribution,
 };
 
 use super::*;
@@ -531,7 +532,7 @@ fn an_override_says_who_what_and_until_when() {
              until: 2026-01-31T12:00:00Z"
         )
     );
-    assert_eq!(drain.service.to_string(), "shop/web");
+    assert_eq!(drain.object.to_string(), "shop/web");
     assert_eq!(drain.target, OverrideTarget::Pod("web-0".into()));
     assert_eq!((drain.action, drain.until_s), (OverrideAction::Drain, Some(1_769_860_800)));
     let weight = only!(
@@ -540,10 +541,32 @@ fn an_override_says_who_what_and_until_when() {
             "service: {name: web, namespace: b}, target: {address: 10.0.0.1}, action: weight, weight: 3"
         )
     );
-    assert_eq!(weight.service.to_string(), "b/web");
+    assert_eq!(weight.object.to_string(), "b/web");
     assert_eq!(weight.action, OverrideAction::Weight(3));
+    let add = only!(
+        Override,
+        &text(
+            "service: {name: web}, target: {address: 10.0.0.9}, action: add, port: 81, weight: 2"
+        )
+    );
+    let added = AddedEndpoint { port: Some(81), node: None, weight: Some(2) };
+    assert_eq!(add.action, OverrideAction::Add(added));
+    let pause = only!(Override, &text("ingress: {name: web, host: a.example}, action: pause"));
+    assert_eq!(pause.ingress().unwrap().to_string(), "shop/web");
+    assert_eq!(pause.action, OverrideAction::Pause { retry_after_s: 60 });
+    assert_eq!(pause.target, OverrideTarget::Routes { host: Some("a.example".into()), path: None });
     for (spec, fields) in [
-        ("target: {pod: a}, action: drain", vec!["spec.service.name"]),
+        ("target: {pod: a}, action: drain", vec!["spec"]),
+        ("service: {}, target: {pod: a}, action: drain", vec!["spec.service.name"]),
+        ("service: {name: a}, ingress: {name: a}, action: drain", vec!["spec"]),
+        ("service: {name: a}, target: {node: b}, action: add", vec!["spec.target"]),
+        (
+            "service: {name: a}, target: {address: 10.0.0.1}, action: add, port: 0",
+            vec!["spec.port"],
+        ),
+        ("service: {name: a}, target: {node: b}, action: pause", vec!["spec.action"]),
+        ("ingress: {name: a}, action: drain", vec!["spec.action"]),
+        ("ingress: {name: a}, action: pause, retryAfter: 0", vec!["spec.retryAfter"]),
         ("service: {name: a}, action: drain", vec!["spec.target"]),
         ("service: {name: a}, target: {pod: a, node: b}, action: drain", vec!["spec.target"]),
         ("service: {name: a}, target: {node: b}, action: stop", vec!["spec.action"]),

@@ -1,5 +1,6 @@
 //! `telaio brain`: one watch of the cluster, served to many nodes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use telaio_source::SourceSpec;
@@ -8,10 +9,11 @@ use tonic::transport::ServerTlsConfig;
 use crate::api_server::ApiTask;
 use crate::cli::BrainArgs;
 use crate::exit::CommandError;
+use crate::gui::{self, AdminOptions};
 use crate::logging::Logging;
 use crate::monitor::{Facts, Monitor};
 use crate::plane;
-use crate::servers::{Servers, check_distinct};
+use crate::servers::{Servers, check_distinct, further_routes};
 use crate::settings::Settings;
 use crate::shutdown::{Request, Requests};
 use crate::supply::{Supply, SupplyOptions};
@@ -61,7 +63,18 @@ async fn serve(
     };
     let store = supply.store.clone();
     let monitor = Monitor::new(facts, supply.status.clone(), Some(store.clone()));
-    let _servers = Servers::start(&args.listen, &monitor)?;
+    let options = AdminOptions {
+        monitor: Arc::clone(&monitor),
+        store: Some(Arc::clone(&store)),
+        node: None,
+        spec: spec.clone(),
+        programming: None,
+        overrides_namespace: args.source.overrides_namespace.clone(),
+        overlay: String::new(),
+    };
+    let further = further_routes(&monitor);
+    let admin = gui::admin(&args.listen, &args.state.state_dir, options, further).await?;
+    let _servers = Servers::start(&args.listen, &monitor, admin)?;
     let mut api = ApiTask::start(&store, args.api_listen, tls, &args.ingress_nodes)?;
     loop {
         tokio::select! {

@@ -22,9 +22,10 @@ use telaio_source::SourceSpec;
 use tokio::sync::mpsc;
 
 use crate::backend;
-use crate::cli::{DemoArgs, ListenArgs, SourceArgs, TlsArgs};
+use crate::cli::{AdminArgs, DemoArgs, ListenArgs, SourceArgs, TlsArgs};
 use crate::exit::CommandError;
 use crate::feeder;
+use crate::gui::{self, AdminOptions};
 use crate::http_get::get;
 use crate::monitor::{Facts, Monitor};
 use crate::plane::Plane;
@@ -93,6 +94,8 @@ struct Demo {
     views: Vec<Lines>,
     updates: mpsc::Receiver<Update>,
     servers: Servers,
+    /// Of the admin API.
+    token: String,
     /// Kept, for what it supplies.
     supply: Supply,
 }
@@ -112,9 +115,25 @@ impl Demo {
         let monitor =
             Monitor::new(facts, Arc::clone(&supply.status), Some(Arc::clone(&supply.store)));
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listen =
-            ListenArgs { admin_listen: any, metrics_bind_address: any, healthz_bind_address: any };
-        let servers = Servers::start(&listen, &monitor)?;
+        let listen = ListenArgs {
+            admin_listen: any,
+            metrics_bind_address: any,
+            healthz_bind_address: any,
+            admin: AdminArgs::default(),
+        };
+        let options = AdminOptions {
+            monitor: Arc::clone(&monitor),
+            store: Some(Arc::clone(&supply.store)),
+            node: None,
+            spec: spec.clone(),
+            programming: None,
+            overrides_namespace: String::new(),
+            overlay: String::new(),
+        };
+        let admin = gui::admin(&listen, &stage.state(), options, axum::Router::new()).await?;
+        let token = telaio_gui::token::read(&stage.state().join(gui::TOKEN_FILE));
+        let token = token.map_err(anyhow::Error::from)?;
+        let servers = Servers::start(&listen, &monitor, admin)?;
         let (sender, updates) = mpsc::channel(UPDATES_MAX);
         for (node, name) in NODES.iter().enumerate() {
             let mut watch = LocalWatch::new(&supply.store, *name, feeder::wants());
@@ -131,7 +150,7 @@ impl Demo {
                 }
             });
         }
-        Ok(Self { views: vec![Lines::new(); NODES.len()], updates, servers, supply })
+        Ok(Self { views: vec![Lines::new(); NODES.len()], updates, servers, token, supply })
     }
 
     /// Prints both views as they are at first.
@@ -215,10 +234,17 @@ impl Demo {
         let addresses = self.servers.addresses;
         writeln!(out, "\nIt goes on until Ctrl-C. Change the files and watch, or ask:")?;
         writeln!(out, "    ls {}", stage.manifests().display())?;
-        writeln!(out, "    curl -s http://{}{STATUS_PATH}", addresses.admin)?;
+        let token_file = stage.state().join(gui::TOKEN_FILE);
+        writeln!(out, "    a browser at http://{}, with the token that is in", addresses.admin)?;
+        writeln!(out, "    {}", token_file.display())?;
         writeln!(out, "    curl -s http://{}/healthz", addresses.healthz)?;
         writeln!(out, "    curl -s http://{}/metrics", addresses.metrics)?;
-        writeln!(out, "    telaio status --admin-listen {}", addresses.admin)?;
+        writeln!(
+            out,
+            "    telaio status --admin-listen {} --token-file {}",
+            addresses.admin,
+            token_file.display()
+        )?;
         out.flush()?;
         Ok(())
     }
@@ -242,7 +268,7 @@ impl Demo {
             (addresses.healthz, "/livez", "\"source_connected\": true"),
             (addresses.metrics, "/metrics", "telaio_store_services 5"),
         ] {
-            let body = get(address, path).await.with_context(|| path.to_owned())?;
+            let body = get(address, path, &self.token).await.with_context(|| path.to_owned())?;
             if !body.contains(expected) {
                 bail!("{path} does not say {expected}: {body}");
             }

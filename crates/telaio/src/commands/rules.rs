@@ -20,7 +20,7 @@ use crate::node_view::node_facts;
 use crate::proxy_settings::ProxySettings;
 
 /// The rules of one backend.
-pub(super) enum Rules {
+pub(crate) enum Rules {
     #[cfg(target_os = "linux")]
     Linux(linux::LinuxRules),
     Hcn(Box<hcn::State>),
@@ -28,7 +28,7 @@ pub(super) enum Rules {
 
 impl Rules {
     /// What a backend would program for this view, on a machine with these addresses.
-    pub(super) fn compile(
+    pub(crate) fn compile(
         backend: &str,
         settings: &ProxySettings,
         node: &str,
@@ -47,7 +47,7 @@ impl Rules {
     }
 
     /// What stands in the kernel of this network namespace, or in HNS.
-    pub(super) fn read(backend: &str, args: &ProxyArgs) -> Result<Self, CommandError> {
+    pub(crate) fn read(backend: &str, args: &ProxyArgs) -> Result<Self, CommandError> {
         #[cfg(target_os = "linux")]
         return linux::LinuxRules::read(backend, args).map(Self::Linux);
         #[cfg(not(target_os = "linux"))]
@@ -55,7 +55,7 @@ impl Rules {
     }
 
     /// As the backend's own program, or HNS, would have them.
-    pub(super) fn render(&self, families: &[IpFamily]) -> String {
+    pub(crate) fn render(&self, families: &[IpFamily]) -> String {
         match self {
             #[cfg(target_os = "linux")]
             Self::Linux(rules) => rules.render(families),
@@ -68,7 +68,7 @@ impl Rules {
     }
 
     /// What becomes of a packet.
-    pub(super) fn trace(&self, packet: &Packet, around: &Surroundings) -> Trace {
+    pub(crate) fn trace(&self, packet: &Packet, around: &Surroundings) -> Trace {
         match self {
             #[cfg(target_os = "linux")]
             Self::Linux(rules) => rules.trace(packet, around),

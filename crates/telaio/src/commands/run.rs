@@ -25,6 +25,7 @@ use crate::cli::{Command, RunArgs};
 use crate::exit::CommandError;
 use crate::feeder::{Feeder, FeederEvent, ViewOrigin, wants_for};
 use crate::file_limit;
+use crate::gui::{self, AdminOptions, Programming};
 #[cfg(unix)]
 use crate::ingress::{self, Handover, IngressPlane, LogFiles, PlaneOptions, Sockets, Told};
 use crate::logging::Logging;
@@ -33,7 +34,7 @@ use crate::plane::{self, Plane};
 #[cfg(target_os = "linux")]
 use crate::pods::Pods;
 use crate::proxy_settings::ProxySettings;
-use crate::servers::{Servers, check_distinct};
+use crate::servers::{Servers, check_distinct, further_routes};
 use crate::settings::Settings;
 use crate::shutdown::{Request, Requests};
 use crate::state_dir::{Part, StateDir};
@@ -257,7 +258,27 @@ impl Agent {
             Monitor::new(facts(args, &node, backend_name, spec), Arc::clone(&source), store);
         let pacing = args.pacing(backend_name.unwrap_or_default());
         monitor.set_sync_period(pacing.sync_period);
-        let servers = if args.once { None } else { Some(Servers::start(&args.listen, &monitor)?) };
+        let servers = if args.once {
+            None
+        } else {
+            let programming = backend_name.zip(proxy.clone()).filter(|it| backend::programs(it.0));
+            let options = AdminOptions {
+                monitor: Arc::clone(&monitor),
+                store: supply.as_ref().map(|supply| Arc::clone(&supply.store)),
+                node: Some(node.clone()),
+                spec: spec.clone(),
+                programming: programming.map(|(backend, settings)| Programming {
+                    backend,
+                    settings,
+                    args: args.proxy.clone(),
+                }),
+                overrides_namespace: args.source.overrides_namespace.clone(),
+                overlay: overlay(args),
+            };
+            let further = further_routes(&monitor);
+            let admin = gui::admin(&args.listen, &args.state.state_dir, options, further).await?;
+            Some(Servers::start(&args.listen, &monitor, admin)?)
+        };
         let api = match (&supply, args.api_listen) {
             (Some(supply), Some(address)) => {
                 Some(ApiTask::start(&supply.store, address, tls, &args.ingress_nodes)?)
@@ -286,7 +307,7 @@ impl Agent {
         };
         let sink = backend_name.map(|name| set_up(name, context)).transpose()?;
         #[cfg(target_os = "linux")]
-        let (pods, sink) = with_pods(args, &node, state_dir, pacing, &monitor, sink)?;
+        let (pods, sink) = with_pods(args, &node, spec, state_dir, pacing, &monitor, sink).await?;
         let Some(sink) = sink else {
             return Err(CommandError::bad_input("--planes names no plane"));
         };
@@ -430,6 +451,18 @@ impl Agent {
     }
 }
 
+/// How pods of other nodes are reached, if there are any.
+#[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "there is no pods plane"))]
+fn overlay(args: &RunArgs) -> String {
+    #[cfg(target_os = "linux")]
+    if args.planes.contains(&Plane::Pods) {
+        use clap::ValueEnum;
+        let name = args.pods.pod_backend.to_possible_value();
+        return name.map(|name| name.get_name().to_owned()).unwrap_or_default();
+    }
+    String::new()
+}
+
 /// What is fed, if anything is.
 #[cfg(target_os = "linux")]
 type AnySink = Option<Box<dyn Sink>>;
@@ -445,9 +478,10 @@ fn set_up(name: &'static str, context: BackendContext) -> Result<Box<dyn Sink>, 
 
 /// Starts the pods plane, if it was asked for, and lets it have its part of the view.
 #[cfg(target_os = "linux")]
-fn with_pods(
+async fn with_pods(
     args: &RunArgs,
     node: &str,
+    spec: &SourceSpec,
     state_dir: &StateDir,
     pacing: PacerConfig,
     monitor: &Monitor,
@@ -457,7 +491,14 @@ fn with_pods(
         return Ok((None, services));
     }
     let settings = args.pods.settings(node, state_dir.path(), pacing, !args.once);
-    let (pods, objects) = Pods::start(settings)?;
+    let client = match spec {
+        SourceSpec::Kube(kubeconfig) => {
+            let client = telaio_source::kube::client(kubeconfig.clone()).await;
+            Some(client.map_err(|error| CommandError::BadInput(error.into()))?)
+        }
+        SourceSpec::Dir(_) | SourceSpec::Brain(_) => None,
+    };
+    let (pods, objects) = Pods::start(settings, client)?;
     monitor.set_pods(&pods);
     let tee = Tee { node: node.into(), services, objects: Some(objects) };
     Ok((Some(pods), Some(Box::new(tee))))

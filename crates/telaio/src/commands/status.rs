@@ -8,17 +8,14 @@ use anyhow::Context;
 
 use crate::cli::{Output, StatusArgs};
 use crate::exit::CommandError;
-use crate::http_get::get;
+use crate::http_get::AdminClient;
 use crate::monitor::{Report, SyncSummary};
 use crate::servers::STATUS_PATH;
 
 /// Prints the state of the agent at the admin address.
 pub(crate) fn status(args: &StatusArgs, out: &mut impl Write) -> Result<(), CommandError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(anyhow::Error::from)?;
-    let body = runtime.block_on(get(args.admin_listen, STATUS_PATH))?;
+    let client = AdminClient::new(&args.client)?;
+    let body = client.run(&http::Method::GET, STATUS_PATH, String::new())?;
     let report: Report = serde_json::from_str(&body).context("the answer is not a status")?;
     let text = match args.output {
         Output::Json => body,

@@ -149,7 +149,7 @@ impl Tracer {
 }
 
 /// The node's own addresses: its Node object's or, without one, this machine's.
-fn surroundings(
+pub(crate) fn surroundings(
     settings: &ProxySettings,
     node: &str,
     state: &State,
@@ -211,6 +211,18 @@ fn packet(
         return Err(format!("{from} and {} are of different families", to.ip()));
     }
     Ok(Packet { from, to, protocol, interface: interface.filter(|name| !name.is_empty()) })
+}
+
+/// A packet that somebody asks about in words.
+pub(crate) fn packet_of(
+    from: &str,
+    to: &str,
+    proto: &str,
+    interface: Option<String>,
+) -> Result<Packet, String> {
+    let from = from.parse().map_err(|_| format!("from: {from:?} is not an IP address"))?;
+    let to = to.parse().map_err(|_| format!("to: {to:?} is not IP:PORT; IPv6 as [IP]:PORT"))?;
+    packet(from, to, protocol(proto)?, interface)
 }
 
 /// `IP:PORT`, or `IP:PORT/udp`.

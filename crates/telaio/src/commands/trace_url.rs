@@ -8,6 +8,7 @@ use serde::Serialize;
 use telaio_brain::LocalWatch;
 use telaio_gateway::class::ClassSettings;
 use telaio_gateway::{EventListener, Gateway, GatewaySettings, IngressEvent};
+use telaio_gui::values::trace::{TraceAnswer, TraceStep};
 use telaio_http_proxy::router::Compiled;
 use telaio_http_proxy::table::{
     Action, Auth, EndpointAddress, EndpointState, PathMatch, Redirect, TableChange, TlsRedirect,
@@ -90,6 +91,48 @@ pub(super) fn trace_url(
     };
     out.write_all(text.as_bytes()).map_err(|error| CommandError::Failed(error.into()))?;
     super::report_problems(&spec, &status)
+}
+
+/// What a request for `url` meets with this view, for the admin API.
+pub(crate) async fn trace_url_of(
+    ops: Vec<telaio_model::Op>,
+    classless: bool,
+    url: &str,
+) -> Result<TraceAnswer, CommandError> {
+    let asked = Asked::parse(url)?;
+    let found = answer(ops.into_iter(), classless, &asked).await?;
+    let mut steps: Vec<TraceStep> = Vec::new();
+    let mut step = |text: String| steps.push(TraceStep { text, decides: false });
+    if let (Some(route), Some(matched)) = (&found.route, &found.matched) {
+        step(format!("the route {route} matches: {matched}"));
+    }
+    found.via.iter().cloned().for_each(&mut step);
+    if !found.backends.is_empty() {
+        step(format!("it goes to {}", found.backends.join(", ")));
+    }
+    if let Some(last) = steps.last_mut() {
+        last.decides = true;
+    }
+    let said = match (found.verdict, found.status, &found.location) {
+        ("forward", ..) => format!("goes to one of {} endpoints", found.endpoints.len()),
+        (_, Some(status), Some(location)) => format!("is answered with {status} to {location}"),
+        (_, Some(status), None) => format!("is answered with {status}"),
+        (verdict, ..) => verdict.to_owned(),
+    };
+    Ok(TraceAnswer {
+        kind: "url".to_owned(),
+        verdict: found.verdict.to_owned(),
+        summary: format!("{url} {said}"),
+        steps,
+        endpoints: found.endpoints,
+        draining: found.draining,
+        route: found.route,
+        status: found.status,
+        location: found.location,
+        rewritten: found.rewritten,
+        warnings: found.warnings,
+        ..TraceAnswer::default()
+    })
 }
 
 /// A URL that is asked for.

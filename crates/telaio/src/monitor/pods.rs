@@ -32,7 +32,7 @@ impl Monitor {
     }
 
     /// How it is, if it runs.
-    pub(super) fn pods_report(&self) -> Option<PodsReport> {
+    pub(crate) fn pods_report(&self) -> Option<PodsReport> {
         let probe = self.pods.get()?;
         let mut report = (probe.report)();
         report.problems.extend(probe.handle.stats().last_error.map(|error| error.to_string()));

@@ -207,6 +207,25 @@ impl ProxyMetrics {
         *if well { &mut answers.well } else { &mut answers.unwell } += 1;
     }
 
+    /// How long changes took to be in the kernel, in milliseconds: the median, and what 99 of 100 did
+    /// not exceed; to the bound of their bucket.
+    pub(crate) fn programming_ms(&self) -> (Option<f64>, Option<f64>) {
+        let figures = self.figures.lock();
+        let (one, other) = (figures.v4.programming.parts(), figures.v6.programming.parts());
+        let all = one.1 + other.1;
+        let quantile = |share: f64| {
+            let mut below = 0;
+            let buckets = one.2.iter().zip(&other.2).filter(|_| all > 0);
+            #[expect(clippy::cast_precision_loss, reason = "figures for eyes")]
+            let found = buckets.into_iter().find(|((_, one), (_, other))| {
+                below += one + other;
+                below as f64 >= all as f64 * share
+            });
+            found.map(|((bound, _), _)| bound * 1000.0).filter(|it| it.is_finite())
+        };
+        (quantile(0.5), quantile(0.99))
+    }
+
     /// All that was told, until now.
     pub(super) fn figures(&self) -> Figures {
         self.figures.lock().clone()

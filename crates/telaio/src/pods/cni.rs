@@ -41,15 +41,18 @@ pub(crate) struct CniSettings {
 pub(super) struct Installer {
     settings: CniSettings,
     state_dir: PathBuf,
+    /// The configuration in our way that was warned of.
+    told: Option<PathBuf>,
 }
 
 impl Installer {
     pub(super) fn new(settings: CniSettings, state_dir: &Path) -> Self {
-        Self { settings, state_dir: state_dir.to_owned() }
+        Self { settings, state_dir: state_dir.to_owned(), told: None }
     }
 
-    /// Makes both as they should be; how it stands. Costs little where they are so.
-    pub(super) fn install(&self, network: &Network) -> Result<String, String> {
+    /// Makes both as they should be; how it stands. Costs little where they are so. Another plugin's configuration is no
+    /// fault of this node: it is told, and everything else goes on.
+    pub(super) fn install(&mut self, network: &Network) -> Result<String, String> {
         let settings = &self.settings;
         if let Some(dir) = &settings.bin_dir {
             install_plugin(dir, settings.plugin.as_deref())?;
@@ -57,7 +60,18 @@ impl Installer {
         let Some(dir) = &settings.conf_dir else {
             return Ok("no configuration is installed".to_owned());
         };
-        make_way(dir, settings.take_over)?;
+        if let Some(other) = make_way(dir, settings.take_over)? {
+            let state = format!(
+                "not installed: {} is another plugin's; remove it, or start with --take-over-cni to move it aside",
+                other.display()
+            );
+            if self.told.as_ref() != Some(&other) {
+                tracing::warn!("the CNI configuration is {state}");
+                self.told = Some(other);
+            }
+            return Ok(state);
+        }
+        self.told = None;
         let text = configuration(network, &self.state_dir);
         let path = dir.join(CONFIGURATION);
         if fs::read_to_string(&path).is_ok_and(|there| there == text) {
@@ -137,15 +151,13 @@ fn replace(
     Ok(())
 }
 
-/// Sees to it that no other plugin's configuration would be found before ours, or instead of it.
-fn make_way(dir: &Path, take_over: bool) -> Result<(), String> {
+/// Sees to it that no other plugin's configuration would be found before ours, or instead of it; gives the one that stays in
+/// the way.
+fn make_way(dir: &Path, take_over: bool) -> Result<Option<PathBuf>, String> {
     fs::create_dir_all(dir).map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
     let others = others(dir)?;
     if !take_over && let Some(other) = others.first() {
-        return Err(format!(
-            "{} is another plugin's; remove it, or start with --take-over-cni to move it aside",
-            other.display()
-        ));
+        return Ok(Some(other.clone()));
     }
     for other in others {
         let aside = PathBuf::from(format!("{}{ASIDE}", other.display()));
@@ -153,7 +165,7 @@ fn make_way(dir: &Path, take_over: bool) -> Result<(), String> {
             .map_err(|error| format!("cannot move {} aside: {error}", other.display()))?;
         tracing::info!(from = %other.display(), to = %aside.display(), "moved another plugin's configuration aside");
     }
-    Ok(())
+    Ok(None)
 }
 
 fn others(dir: &Path) -> Result<Vec<PathBuf>, String> {
@@ -258,6 +270,7 @@ mod tests {
             mode: Mode::Routed,
             mtu: Some(1450),
             masquerade: Some(Masquerade::default()),
+            vlan: None,
             hairpin: false,
             promiscuous: false,
             is_adopted: false,
@@ -268,7 +281,7 @@ mod tests {
 
     #[test]
     fn plugin_and_configuration_are_installed_whole_and_removed() {
-        let ground = Ground::new(false);
+        let mut ground = Ground::new(false);
         for _ in 0..2 {
             ground.installer.install(&network()).unwrap();
         }
@@ -288,16 +301,19 @@ mod tests {
 
     #[test]
     fn another_plugins_configuration_stays_unless_it_is_to_be_taken_over() {
-        let ground = Ground::new(false);
+        let mut ground = Ground::new(false);
         fs::write(ground.at("net.d/10-other.conflist"), "{}").unwrap();
-        let error = ground.installer.install(&network()).unwrap_err();
+        let state = ground.installer.install(&network()).unwrap();
         assert!(
-            error.contains("10-other.conflist") && error.contains("--take-over-cni"),
-            "{error}"
+            state.contains("10-other.conflist") && state.contains("--take-over-cni"),
+            "{state}"
         );
         assert_eq!(ground.names("net.d"), ["10-other.conflist"]);
+        fs::remove_file(ground.at("net.d/10-other.conflist")).unwrap();
+        let state = ground.installer.install(&network()).unwrap();
+        assert!(state.starts_with("installed as "), "{state}");
 
-        let ground = Ground::new(true);
+        let mut ground = Ground::new(true);
         fs::write(ground.at("net.d/10-other.conflist"), "{}").unwrap();
         fs::write(ground.at("net.d/README"), "not read by anybody").unwrap();
         ground.installer.install(&network()).unwrap();
@@ -309,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_configuration_of_another_agent_is_not_removed() {
-        let ground = Ground::new(false);
+        let mut ground = Ground::new(false);
         ground.installer.install(&network()).unwrap();
         assert!(remove(&ground.installer.settings, &ground.at("other")).unwrap().is_empty());
         assert_eq!(ground.names("net.d"), [CONFIGURATION]);

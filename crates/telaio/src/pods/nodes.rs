@@ -1,7 +1,7 @@
 //! What the cluster's Node objects mean for the network of this one: its own ranges, and the ways to the others.
 //!
-//! A node is known by its `podCIDRs` and its addresses. What flannel writes into a node's annotations is read, too: so nodes
-//! with flannel and nodes with us can be in one cluster while it moves over.
+//! A node is known by its `podCIDRs` and its addresses. What flannel writes into a node's annotations is read, and written for
+//! this one, too: so nodes with flannel and nodes with us can be in one cluster while it moves over.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use telaio_model::Node;
 use telaio_pod_network::node::{NodeIp, NodeRequest, SetupNodeRequest};
-use telaio_pod_network::overlay::Backend;
+use telaio_pod_network::overlay::{Backend, vtep_mac};
 
 /// What flannel's annotations begin with.
 const FLANNEL: &str = "flannel.alpha.coreos.com/";
@@ -51,11 +51,55 @@ pub(crate) fn wanted(
     })
 }
 
+/// What this node's object should say, so that nodes with flannel reach it at this address.
+///
+/// With vxlan flannel has a tunnel for each family, each over addresses of that family; ours is one, so only pods of the
+/// tunnel's family are reached from there.
+pub(crate) fn announcement(
+    wanted: &SetupNodeRequest,
+    node: Option<&Node>,
+    tunnel: IpAddr,
+) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut put = |name: &str, value: String| _ = found.insert(format!("{FLANNEL}{name}"), value);
+    put("kube-subnet-manager", "true".to_owned());
+    let public = |ip: IpAddr| if ip.is_ipv4() { "public-ip" } else { "public-ipv6" };
+    put(public(tunnel), tunnel.to_string());
+    match wanted.backend {
+        Backend::Vxlan { vni, .. } => {
+            put("backend-type", "vxlan".to_owned());
+            let mac = vtep_mac(&wanted.node_ip_cidrs);
+            let data = format!(r#"{{"VNI":{vni},"VtepMAC":"{mac}"}}"#);
+            put(if tunnel.is_ipv4() { "backend-data" } else { "backend-v6-data" }, data);
+        }
+        Backend::HostGw => {
+            put("backend-type", "host-gw".to_owned());
+            put("backend-data", "null".to_owned());
+            let other = node.map(addresses).unwrap_or_default();
+            if let Some(ip) = other.into_iter().find(|ip| ip.is_ipv4() != tunnel.is_ipv4()) {
+                put(public(ip), ip.to_string());
+            }
+        }
+    }
+    found
+}
+
+/// Whether a node's object says what it should.
+pub(crate) fn is_announced(node: &Node, wanted: &BTreeMap<String, String>) -> bool {
+    let says = |name: &String| node.meta.annotations.get(name.as_str()).map(|value| &**value);
+    wanted.iter().all(|(name, value)| says(name) == Some(value.as_str()))
+}
+
 /// Another node; `None` if it has no ranges, or no address to be reached at.
 fn peer(node: &Node, backend: Backend) -> Option<NodeRequest> {
     let cidrs = first_of_each_family(node.pod_cidrs.iter().filter_map(gateway));
     let flannel = Flannel::of(node, backend);
-    let external = if flannel.public.is_empty() { addresses(node) } else { flannel.public };
+    let mut external = flannel.public;
+    for ip in addresses(node) {
+        if !external.iter().any(|other| other.is_ipv4() == ip.is_ipv4()) {
+            external.push(ip);
+        }
+    }
     let (first, further) = cidrs.split_first()?;
     let (address, more) = external.split_first()?;
     let mut ip = NodeIp::new(*first, *address);
@@ -179,6 +223,31 @@ mod tests {
         for nodes in [nodes, BTreeMap::new()] {
             let request = wanted(&"a".into(), &nodes, &settings).unwrap();
             assert_eq!(request.node_ip_cidrs[0].to_string(), "10.9.0.1/24");
+        }
+    }
+
+    #[test]
+    fn what_a_node_says_of_itself_is_what_another_understands() {
+        let (_, object) = node("a", &["10.244.1.0/24"], &["192.168.0.1", "fd00::1"]);
+        for (backend, kind) in [(Backend::default(), "vxlan"), (Backend::HostGw, "host-gw")] {
+            let nodes = BTreeMap::from([("a".into(), Arc::clone(&object))]);
+            let settings = NodeSettings { backend, ..NodeSettings::default() };
+            let own = wanted(&"a".into(), &nodes, &settings).unwrap();
+            let tunnel = "203.0.113.1".parse().unwrap();
+            let says = announcement(&own, Some(&object), tunnel);
+            assert_eq!(says[&format!("{FLANNEL}backend-type")], kind);
+            assert_eq!(says[&format!("{FLANNEL}public-ip")], "203.0.113.1");
+            assert!(!is_announced(&object, &says));
+            let mut annotated = (*object).clone();
+            annotated.meta.annotations = says
+                .iter()
+                .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
+                .collect();
+            assert!(is_announced(&annotated, &says));
+            let seen = peer(&annotated, backend).unwrap();
+            assert_eq!(seen.node_ip.external_ips, [tunnel, "fd00::1".parse::<IpAddr>().unwrap()]);
+            let mac = vtep_mac(&own.node_ip_cidrs).to_string();
+            assert_eq!(seen.vtep_mac, (kind == "vxlan").then_some(mac));
         }
     }
 

@@ -8,11 +8,12 @@ use parking_lot::Mutex;
 use telaio_model::{Kind, Node, Object, ObjectKey};
 use telaio_pod_network::node::{NodeIp, NodeRequest, SetupNodeRequest};
 use telaio_pod_network::policy::Keeper;
-use telaio_pod_network::{Error, Host};
+use telaio_pod_network::{Error, Host, overlay};
 use telaio_reconcile::kpng::{Inbox, News};
 use telaio_reconcile::{ApplyError, SyncHandle, SyncKind, SyncReport, Syncer};
 
 use super::PodsSettings;
+use super::announce::Announcer;
 use super::cni::Installer;
 use super::nodes;
 use super::report::Shared;
@@ -39,7 +40,8 @@ pub(super) struct PodsSyncer {
     settings: PodsSettings,
     inbox: Inbox,
     host: Host,
-    keeper: Keeper,
+    /// `None` where the kernel cannot keep policies.
+    keeper: Option<Keeper>,
     installer: Installer,
     nodes: BTreeMap<Arc<str>, Arc<Node>>,
     policies: BTreeSet<ObjectKey>,
@@ -47,6 +49,8 @@ pub(super) struct PodsSyncer {
     done: Option<SetupNodeRequest>,
     status: Arc<Shared>,
     waker: Waker,
+    /// `None` where there is no API server to tell.
+    announcer: Option<Announcer>,
 }
 
 impl PodsSyncer {
@@ -54,17 +58,49 @@ impl PodsSyncer {
         settings: PodsSettings,
         inbox: Inbox,
         host: Host,
-        mut keeper: Keeper,
+        mut keeper: Option<Keeper>,
         status: Arc<Shared>,
     ) -> Self {
         let waker = Waker::default();
         let for_keeper = waker.clone();
-        if settings.stays {
+        if let Some(keeper) = keeper.as_mut().filter(|_| settings.stays) {
             keeper.watch(move || for_keeper.suspect());
         }
         let installer = Installer::new(settings.cni.clone(), &settings.state_dir);
         let (nodes, policies, done) = (BTreeMap::new(), BTreeSet::new(), None);
-        Self { settings, inbox, host, keeper, installer, nodes, policies, done, status, waker }
+        let announcer = None;
+        Self {
+            settings,
+            inbox,
+            host,
+            keeper,
+            installer,
+            nodes,
+            policies,
+            done,
+            status,
+            waker,
+            announcer,
+        }
+    }
+
+    /// Telling others of this node.
+    pub(super) fn announcing(self, announcer: Option<Announcer>) -> Self {
+        Self { announcer, ..self }
+    }
+
+    /// Has this node's object say how it is reached.
+    fn announce(&self) -> Result<(), Error> {
+        let own = self.nodes.get(&self.settings.node);
+        let (Some(announcer), Some(wanted), Some(node)) = (&self.announcer, &self.done, own) else {
+            return Ok(());
+        };
+        let tunnel = overlay::uplink(self.settings.nodes.tunnel_address)?.address;
+        let says = nodes::announcement(wanted, Some(node), tunnel);
+        if !nodes::is_announced(node, &says) {
+            announcer.tell(&says);
+        }
+        Ok(())
     }
 
     /// What wakes it, to be given its loop.
@@ -83,13 +119,16 @@ impl PodsSyncer {
                 (Kind::NetworkPolicy, None) => _ = self.policies.remove(&at.key),
                 _ => {}
             }
-            self.keeper.world_mut().set_object(&at, object.as_ref());
+            if let Some(keeper) = &mut self.keeper {
+                keeper.world_mut().set_object(&at, object.as_ref());
+            }
         }
         self.status.set_policies(self.policies.len());
     }
 
     /// Pods that were attached here have their addresses before the cluster knows.
     fn take_attachments(&mut self) -> Result<(), Error> {
+        let Some(keeper) = &mut self.keeper else { return Ok(()) };
         let mut attached: BTreeMap<ObjectKey, Vec<IpAddr>> = BTreeMap::new();
         for attachment in self.host.attachments()? {
             if let Some(pod) = &attachment.pod {
@@ -98,7 +137,7 @@ impl PodsSyncer {
                 attached.entry(key).or_default().extend(addresses);
             }
         }
-        let world = self.keeper.world_mut();
+        let world = keeper.world_mut();
         let known: Vec<ObjectKey> = world.attached().cloned().collect();
         for gone in known.iter().filter(|key| !attached.contains_key(*key)) {
             world.set_attached(gone, &[]);
@@ -107,6 +146,18 @@ impl PodsSyncer {
             world.set_attached(key, addresses);
         }
         Ok(())
+    }
+
+    fn sync_policies(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
+        match &mut self.keeper {
+            Some(keeper) => keeper.sync(kind),
+            None if self.policies.is_empty() => Ok(SyncReport::default()),
+            // Whoever wrote them relies on them.
+            None => {
+                let what = format!("{} network policies are not kept", self.policies.len());
+                Err(ApplyError::Refused(Error::NeedsNftables { what }.to_string()))
+            }
+        }
     }
 
     /// This node's network and the ways to the others. All of it is looked at where something may be wrong.
@@ -178,11 +229,12 @@ impl Syncer for PodsSyncer {
         let mut errors = Vec::new();
         errors.extend(self.take_attachments().map_err(|error| apply_error(&error)).err());
         let mut report = SyncReport::default();
-        match self.keeper.sync(kind) {
+        match self.sync_policies(kind) {
             Ok(done) => report = done,
             Err(error) => errors.push(error),
         }
         errors.extend(self.sync_nodes(kind).map_err(|error| apply_error(&error)).err());
+        errors.extend(self.announce().map_err(|error| apply_error(&error)).err());
         errors.extend(self.sync_plugin().map_err(ApplyError::Transient).err());
         match ApplyError::several(errors) {
             Some(error) => Err(error),

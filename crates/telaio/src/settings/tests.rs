@@ -88,7 +88,7 @@ fn a_key_of_another_command_is_taken_and_not_used() {
     let file = ("c.toml", "sync-period = \"1m\"\nadmin-listen = \"127.0.0.1:1\"");
     let settings = load(Some(file), &["status"]).unwrap();
     let Command::Status(args) = &settings.command else { panic!("not status") };
-    assert_eq!(args.admin_listen.port(), 1);
+    assert_eq!(args.client.admin_listen.port(), 1);
 }
 
 #[test]

@@ -1,22 +1,29 @@
 //! Backends that say who they are and what they were asked.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use serde_json::Value;
 
 /// A backend on loopback. A path that begins with `/slow` is answered after a second. Of the query,
 /// `status=` is the answer's status, `max-age=` makes it fresh for so long, and `size=` its text so long.
+/// The field `X-Echo-Status` is a status, too.
 pub(crate) struct Echo {
     pub(crate) address: SocketAddr,
     requests: Arc<AtomicUsize>,
+    seen: Seen,
     ended: Arc<AtomicBool>,
 }
 
+/// What a backend has answered.
+type Seen = Arc<Mutex<Vec<Value>>>;
+
 impl Echo {
     pub(crate) fn start(name: &str) -> Self {
-        Self::start_at(name, IpAddr::from([127, 0, 0, 1]))
+        Self::start_at(name, "127.0.0.1")
     }
 
     /// At an address of this machine that is not loopback, as a cluster's endpoints must be.
@@ -24,28 +31,36 @@ impl Echo {
         // Nothing is sent: the kernel says which address it would take.
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect("198.51.100.1:9").expect("this test needs a route to somewhere");
-        Self::start_at(name, socket.local_addr().unwrap().ip())
+        Self::start_at(name, &socket.local_addr().unwrap().ip().to_string())
     }
 
-    fn start_at(name: &str, ip: IpAddr) -> Self {
+    /// On this address.
+    pub(crate) fn start_at(name: &str, ip: &str) -> Self {
         let listener = TcpListener::bind((ip, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(AtomicUsize::new(0));
         let ended = Arc::new(AtomicBool::new(false));
+        let seen = Seen::default();
         let (name, count, end) = (name.to_owned(), Arc::clone(&requests), Arc::clone(&ended));
+        let told = Arc::clone(&seen);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 if end.load(Ordering::Relaxed) {
                     return;
                 }
-                let (name, count) = (name.clone(), Arc::clone(&count));
+                let (name, count, told) = (name.clone(), Arc::clone(&count), Arc::clone(&told));
                 std::thread::spawn(move || {
                     // A client that breaks off ends this thread and nothing else.
-                    let _ = serve(&stream, &name, &count);
+                    let _ = serve(&stream, &name, &count, &told);
                 });
             }
         });
-        Self { address, requests, ended }
+        Self { address, requests, seen, ended }
+    }
+
+    /// What it was asked: method, path, headers and body of each request.
+    pub(crate) fn seen(&self) -> Vec<Value> {
+        self.seen.lock().unwrap().clone()
     }
 
     pub(crate) fn requests(&self) -> usize {
@@ -61,7 +76,7 @@ impl Drop for Echo {
     }
 }
 
-fn serve(stream: &TcpStream, name: &str, count: &AtomicUsize) -> std::io::Result<()> {
+fn serve(stream: &TcpStream, name: &str, count: &AtomicUsize, told: &Seen) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
     loop {
@@ -69,6 +84,7 @@ fn serve(stream: &TcpStream, name: &str, count: &AtomicUsize) -> std::io::Result
         if reader.read_line(&mut line)? == 0 {
             return Ok(());
         }
+        let method = line.split(' ').next().unwrap_or_default().to_owned();
         let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
         let mut headers = serde_json::Map::new();
         loop {
@@ -77,6 +93,10 @@ fn serve(stream: &TcpStream, name: &str, count: &AtomicUsize) -> std::io::Result
             let Some((name, value)) = header.trim().split_once(": ") else { break };
             headers.insert(name.to_lowercase(), value.into());
         }
+        let length = headers.get("content-length").and_then(|it| it.as_str()?.parse().ok());
+        let mut sent = vec![0; length.unwrap_or(0)];
+        reader.read_exact(&mut sent)?;
+        let sent = String::from_utf8_lossy(&sent).into_owned();
         count.fetch_add(1, Ordering::Relaxed);
         if path.starts_with("/slow") {
             std::thread::sleep(Duration::from_secs(1));
@@ -85,17 +105,20 @@ fn serve(stream: &TcpStream, name: &str, count: &AtomicUsize) -> std::io::Result
             let query = path.split_once('?').map_or("", |(_, query)| query);
             query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
         };
-        let status = asked("status").unwrap_or("200");
+        let by_field = headers.get("x-echo-status").and_then(Value::as_str);
+        let status = asked("status").or(by_field).unwrap_or("200").to_owned();
         let fresh = asked("max-age")
             .map_or_else(String::new, |seconds| format!("cache-control: max-age={seconds}\r\n"));
         let padding = "x".repeat(asked("size").and_then(|size| size.parse().ok()).unwrap_or(0));
         let body = serde_json::json!({
-            "backend": name, "path": path, "headers": headers, "padding": padding
+            "backend": name, "method": method, "path": path, "headers": headers, "body": sent,
+            "padding": padding
         });
-        let body = body.to_string();
+        told.lock().unwrap().push(body.clone());
+        let body = if method == "HEAD" { String::new() } else { body.to_string() };
         write!(
             writer,
-            "HTTP/1.1 {status} Status\r\ncontent-type: application/json\r\n{fresh}content-length: {}\r\n\r\n{body}",
+            "HTTP/1.1 {status} Status\r\ncontent-type: application/json\r\nx-echo: {name}\r\n{fresh}content-length: {}\r\n\r\n{body}",
             body.len()
         )?;
     }

@@ -10,10 +10,15 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod annotations;
 mod backends;
+mod certificates;
 mod cluster;
+mod guards;
 mod lifecycle;
+mod manage;
 mod operations;
+mod pages;
 mod routes;
 mod tools;
 
@@ -92,6 +97,19 @@ impl Answer {
         Some(Self { status, head: head.to_owned(), body: body.to_owned() })
     }
 
+    /// A field of it, by its name in lower case.
+    fn field(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (own, value) = line.split_once(':')?;
+            own.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
+    /// What the backend says that it was asked.
+    fn seen(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
     /// The backend's name, which it says.
     fn backend(&self) -> Option<String> {
         let json: Value = serde_json::from_str(&self.body).ok()?;
@@ -105,12 +123,29 @@ fn ask(address: SocketAddr, host: &str, path: &str) -> Answer {
 }
 
 fn ask_with(address: SocketAddr, host: &str, path: &str, headers: &str) -> Answer {
+    send(address, "GET", host, path, headers, "")
+}
+
+fn send(
+    address: SocketAddr,
+    method: &str,
+    host: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> Answer {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n{headers}Connection: close\r\n\r\n")
-        .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let length =
+        if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}{length}Connection: close\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer);
     Answer::read(&answer).unwrap_or_else(|| panic!("no answer: {answer:?}"))
 }
 
@@ -152,4 +187,13 @@ fn ingress(name: &str, host: &str, path: &str, service: &str, more: &str) -> Str
 
 fn annotated(name: &str, value: &str) -> String {
     format!("  annotations: {{nginx.ingress.kubernetes.io/{name}: {value:?}}}\n")
+}
+
+/// Several annotations: ingress-nginx's by their name, others with their prefix.
+fn all_annotated(pairs: &[(&str, &str)]) -> String {
+    let each = pairs.iter().map(|(name, value)| {
+        let prefix = if name.contains('/') { "" } else { "nginx.ingress.kubernetes.io/" };
+        format!("    {prefix}{name}: {}\n", serde_json::json!(value))
+    });
+    ["  annotations:\n".to_owned()].into_iter().chain(each).collect()
 }

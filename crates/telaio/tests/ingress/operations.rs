@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::{Echo, Ingress, Manifests, annotated, ask, ingress, service};
-use crate::support::{PATIENCE, get};
+use crate::support::{PATIENCE, TOKEN, get};
 
 /// What the admin server says there.
 pub(crate) fn told(address: SocketAddr, path: &str) -> Value {
@@ -22,8 +22,8 @@ pub(crate) fn post(address: SocketAddr, path: &str, kind: &str, body: &Value) ->
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(
         stream,
-        "POST {path} HTTP/1.1\r\nHost: test\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n{body}",
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\
+         Authorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     )
     .unwrap();

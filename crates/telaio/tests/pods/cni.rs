@@ -81,3 +81,22 @@ fn what_a_runtime_attaches_has_its_policies_before_the_cluster_knows_its_address
     }
     stage.a.wait("no instances", |status| status["pods"]["instance_count"] == 0);
 }
+
+#[test]
+fn another_plugins_configuration_is_told_of_and_everything_else_goes_on() {
+    let mut stage = Stage::new();
+    fs::create_dir(stage.a.path("cni-conf")).unwrap();
+    fs::write(stage.a.path("cni-conf/10-other.conflist"), "{}").unwrap();
+    let manifests = stage.manifests();
+    // It waits until the agent is healthy.
+    stage.a.start(&manifests, "pods", &[]);
+    stage.a.wait("a word about it", |status| {
+        let state = status["pods"]["cni"].as_str().unwrap_or_default();
+        state.contains("10-other.conflist") && state.contains("--take-over-cni")
+    });
+    stage.a.wait("its health", |status| status["healthy"] == true);
+    assert!(!stage.a.path("cni-conf/05-telaio.conflist").exists());
+    let log = fs::read_to_string(stage.a.path("log")).unwrap();
+    assert_eq!(log.matches("is another plugin's").count(), 1, "once is enough: {log}");
+    assert!(stage.a.node.machine.try_sh("ip link show tlb-node-a"), "the node's network is there");
+}

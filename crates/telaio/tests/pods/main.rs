@@ -17,5 +17,6 @@ mod stage;
 
 mod cleanup;
 mod cni;
+mod flannel;
 mod nodes;
 mod policy;

@@ -55,3 +55,31 @@ fn a_bridge_and_links_that_others_remove_come_back_and_an_instance_that_is_gone_
     a.machine.sh("ip netns del telaio-i-one");
     stage.a.wait("one instance", |status| status["pods"]["instance_count"] == 1);
 }
+
+#[test]
+fn the_reload_of_a_firewall_is_recovered_from() {
+    let stage = Stage::start("pods", &[]);
+    let a = &stage.a.node;
+    a.instance("one", 2, vec![]);
+    a.instance("two", 3, vec![telaio_pod_network::Port::new(8081, 8080)]);
+    let _server = serve(a, Some("two"), "10.77.1.3", 8080, Wire::Tcp);
+    let published = || ask(a, Some("one"), "192.168.5.1", 8081, Wire::Tcp);
+    eventually("the port", || published().is_ok(), || format!("{:?}", published()));
+    let rules = || a.machine.sh("nft list tables");
+    // As firewalld does, and as somebody might who means only ours.
+    for line in [
+        "nft flush ruleset",
+        "nft delete table ip telaio-pods",
+        "nft delete table bridge telaio-pods",
+    ] {
+        a.machine.sh(line);
+        let back = || {
+            let there = rules();
+            ["ip", "ip6", "bridge"]
+                .iter()
+                .all(|it| there.contains(&format!("table {it} telaio-pods")))
+        };
+        eventually(line, back, rules);
+        eventually(line, || published().is_ok(), || format!("{:?}", published()));
+    }
+}

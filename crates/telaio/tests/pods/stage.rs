@@ -41,12 +41,17 @@ impl Agent {
 
     /// Starts the agent, with further arguments.
     pub(crate) fn start(&mut self, manifests: &str, planes: &str, more: &[&str]) {
+        self.start_from(&format!("dir:{manifests}"), planes, more);
+    }
+
+    /// The same from any source.
+    pub(crate) fn start_from(&mut self, source: &str, planes: &str, more: &[&str]) {
         let (bin, conf) = (self.path("cni-bin"), self.path("cni-conf"));
         let log = fs::File::create(self.path("log")).unwrap();
         let mut command = command();
         command
             .args(["run", "--node", &self.node.name, "--planes", planes, "--backend", "nftables"])
-            .arg(format!("--source=dir:{manifests}"))
+            .arg(format!("--source={source}"))
             .arg(format!("--cni-bin-dir={}", bin.display()))
             .arg(format!("--cni-conf-dir={}", conf.display()))
             .args(more)

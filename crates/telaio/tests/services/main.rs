@@ -67,6 +67,7 @@ mod ipvs;
 mod kill;
 mod listing;
 mod loopback;
+mod manage;
 mod manifest;
 mod matrix;
 mod metrics;

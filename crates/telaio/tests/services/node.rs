@@ -22,7 +22,7 @@ use telaio_testkit::netns::{
 use tempfile::TempDir;
 
 use crate::manifest::{Service, nodes_yaml};
-use crate::support::{Ended, PATIENCE, get, run, telaio};
+use crate::support::{Ended, PATIENCE, get, put_token, run, telaio};
 
 /// What programs the rules. Each is a column of the expectations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +167,7 @@ impl<'c> Node<'c> {
             running: None,
             fences: Cell::new(0),
         };
+        put_token(node.state.path());
         node.write("nodes", &nodes_yaml());
         for service in services {
             node.apply(service);
@@ -320,9 +321,21 @@ impl<'c> Node<'c> {
 
     /// The agent's status.
     pub(crate) fn status(&self) -> Value {
+        self.admin("/api/v1/status")
+    }
+
+    /// What the agent's admin API says there.
+    pub(crate) fn admin(&self, path: &str) -> Value {
         let address = self.running().admin;
-        let (_, body) = self.cluster.on(Host::NodeA, || get(address, "/api/v1/status"));
-        serde_json::from_str(&body).unwrap()
+        let (_, body) = self.cluster.on(Host::NodeA, || get(address, path));
+        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
+    }
+
+    /// Runs a command that asks the agent to do something.
+    pub(crate) fn manage(&self, args: &[&str]) -> Ended {
+        let address = format!("--admin-listen={}", self.running().admin);
+        let (args, state) = (args.to_vec(), self.state_dir());
+        self.cluster.on(Host::NodeA, || run(telaio().args(&args).args([&address, &state])))
     }
 
     /// Waits until everything written so far is in the kernel, for both families.

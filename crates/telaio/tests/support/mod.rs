@@ -132,6 +132,14 @@ impl Lines {
     }
 }
 
+/// The token of the admin API of all agents here.
+pub(crate) const TOKEN: &str = "the-token-of-all-agents-in-tests";
+
+/// Puts it where an agent with this state directory finds it.
+pub(crate) fn put_token(state_dir: &Path) {
+    std::fs::write(state_dir.join("admin.token"), TOKEN).unwrap();
+}
+
 /// A running agent or brain. Killed, if it still runs, when the test ends.
 pub(crate) struct Agent {
     child: Child,
@@ -151,6 +159,7 @@ impl Agent {
     }
 
     pub(crate) fn start_with_state(args: &[&str], state: TempDir) -> Self {
+        put_token(state.path());
         let mut child = telaio()
             .args(args)
             .arg(format!("--state-dir={}", state.path().display()))
@@ -243,7 +252,12 @@ pub(crate) fn ask_until(
 pub(crate) fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\
+         Connection: close\r\n\r\n"
+    )
+    .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -15,6 +15,7 @@ fn settings(url: &str) -> ForwardAuth {
         set_headers: Vec::new(),
         always_set_cookie: false,
         cache: Duration::ZERO,
+        cache_key: None,
         timeout: Duration::from_secs(20),
     }
 }
@@ -28,9 +29,20 @@ fn request() -> RequestHead {
     head
 }
 
+fn filter(settings: &ForwardAuth) -> ForwardFilter {
+    let mut problems = Vec::new();
+    let filter = ForwardFilter::new(&"n/i/0/0".into(), settings, &mut problems).unwrap();
+    assert!(problems.is_empty(), "{problems:?}");
+    filter
+}
+
+fn refused(settings: &ForwardAuth) -> bool {
+    ForwardFilter::new(&"n/i/0/0".into(), settings, &mut Vec::new()).is_err()
+}
+
 async fn ask(settings: &ForwardAuth, answers: &Answers) -> Result<Granted, Reply> {
     let client = Client::new(&Verify::Off);
-    ForwardFilter::new(settings).unwrap().ask(&request(), &client, answers).await
+    filter(settings).ask(&request(), &client, answers).await
 }
 
 #[tokio::test]
@@ -105,40 +117,83 @@ async fn a_grant_is_remembered_and_a_refusal_is_not() {
 
 #[test]
 fn other_credentials_or_another_request_are_another_question() {
-    let filter = ForwardFilter::new(&settings("http://x")).unwrap();
-    let base = filter.tag(&request());
-    let mut cookie = request();
-    cookie.headers.set("Cookie", "session=2");
-    let mut authorization = request();
-    authorization.headers.push("Authorization", "session=1");
+    let mut settings = settings("http://x/?k=$http_x_k");
+    settings.cache = Duration::from_mins(1);
+    settings.cache_key = Some("$http_x_api_key".into());
+    let filter = filter(&settings);
+    let key = filter.memory.as_ref().and_then(|(_, key)| key.as_ref());
+    let tag = |head: &RequestHead| filter.tag(head, key);
+    let base = tag(&request());
+    let with = |name: &str, value: &str| {
+        let mut head = request();
+        head.headers.set(name, value);
+        head
+    };
     let mut path = request();
     path.set_path("/other");
+    let mut query = request();
+    query.set_query(Some("b=d"));
     let mut method = request();
     method.method = Method::POST;
-    for other in [cookie, authorization, path, method] {
-        assert_ne!(filter.tag(&other), base);
-    }
-    assert_eq!(filter.tag(&request()), base);
+    let mut client = request();
+    client.client.address = "192.0.2.9".parse().unwrap();
+    let mut twice = with("X-Token", "1");
+    twice.headers.push("X-Token", "2");
+    let others = [
+        with("Cookie", "session=2"),
+        with("Authorization", "session=1"),
+        with("X-Api-Key", "good"),
+        with("X-Api-Key", "bad"),
+        with("X-K", "1"),
+        with("X-Token", "1"),
+        twice,
+        path,
+        query,
+        method,
+        client,
+    ];
+    let tags: std::collections::HashSet<Tag> = others.iter().map(tag).chain([base]).collect();
+    assert_eq!(tags.len(), others.len() + 1, "each of them is asked about on its own");
+    assert_eq!(tag(&request()), base);
+    assert_eq!(tag(&with("User-Agent", "another")), base);
+    let other = ForwardFilter::new(&"n/j/0/0".into(), &settings, &mut Vec::new()).unwrap();
+    assert_ne!(other.tag(&request(), key), base, "another route");
+}
+
+#[test]
+fn a_key_that_means_nothing_remembers_nothing() {
+    let mut settings = settings("http://x/");
+    settings.cache = Duration::from_mins(1);
+    settings.cache_key = Some("$lua_thing".into());
+    let mut problems = Vec::new();
+    let filter = ForwardFilter::new(&"r".into(), &settings, &mut problems).unwrap();
+    assert!(filter.memory.is_none());
+    assert!(problems[0].contains("not remembered") && problems[0].contains("lua_thing"));
 }
 
 #[test]
 fn the_question_says_what_was_asked_for_and_has_no_body() {
-    let filter = ForwardFilter::new(&settings("http://auth.svc:80/check")).unwrap();
+    let filter = filter(&settings("http://auth.svc:80/check"));
     let mut head = request();
-    head.headers.push("X-Real-IP", "6.6.6.6");
+    for name in ["X-Real-IP", "X-Forwarded-Ssl", "X-Scheme", "Forwarded", "ssl-client-verify"] {
+        head.headers.push(name, "6.6.6.6");
+    }
     let question = filter.question(&head).unwrap();
     let get = |name: &str| question.headers().get(name).map(|value| value.to_str().unwrap());
     assert_eq!(get("host"), Some("auth.svc:80"));
     assert_eq!(get("x-original-url"), Some("http://shop.org/a?b=c"));
     assert_eq!(get("x-real-ip"), Some("0.0.0.0"));
     assert_eq!(get("cookie"), Some("session=1"));
-    assert_eq!(get("content-length"), None);
+    for gone in ["content-length", "x-forwarded-ssl", "x-scheme", "forwarded", "ssl-client-verify"]
+    {
+        assert_eq!(get(gone), None, "{gone}");
+    }
 }
 
 #[test]
 fn names_that_mean_nothing_are_refused() {
-    assert!(ForwardFilter::new(&settings("http://$lua/")).is_err());
+    assert!(refused(&settings("http://$lua/")));
     let mut wrong = settings("http://x");
     wrong.method = Some("G T".into());
-    assert!(ForwardFilter::new(&wrong).is_err());
+    assert!(refused(&wrong));
 }

@@ -34,5 +34,35 @@ fn an_unknown_name_is_refused_by_its_name() {
 fn what_is_filled_in_is_not_read_again() {
     let mut head = request();
     head.headers.push("evil", "$host");
-    assert_eq!(Template::parse("$http_evil").unwrap().fill(&head), "$host");
+    assert_eq!(Template::parse("$http_evil").unwrap().fill_plain(&head), "$host");
+}
+
+#[test]
+fn what_a_client_writes_stays_one_value_of_an_address() {
+    let mut head = request();
+    head.headers.push("X-Key", "a&admin=1/../b c");
+    head.headers.push("Cookie", "id=7; x=y");
+    head.headers.push("Authorization", "Basic YW5uYTpwdw==");
+    let fill = |text: &str| Template::parse(text).unwrap().fill(&head);
+    assert_eq!(fill("http://x/?k=$http_x_key"), "http://x/?k=a%26admin%3D1%2F..%2Fb%20c");
+    assert_eq!(fill("$cookie_id-$remote_user-$http_none"), "7-anna-");
+    assert!(Template::parse("$http_").is_err() && Template::parse("$cookie_").is_err());
+}
+
+#[test]
+fn an_address_leads_where_it_was_written_to() {
+    let leads = |text: &str| Template::parse(text).unwrap().leads_where_written();
+    for good in [
+        "https://auth.svc/check?k=$http_x_key",
+        "https://$host/oauth2/auth",
+        "$scheme://$http_host$request_uri",
+        "/start?rd=$escaped_request_uri",
+        "https://auth.svc$uri?$args",
+    ] {
+        assert!(leads(good), "{good}");
+    }
+    for bad in ["https://$http_x_host/", "https://auth.svc$http_x", "http$args", "//$http_x/a/b/c"]
+    {
+        assert!(!leads(bad), "{bad}");
+    }
 }

@@ -27,7 +27,7 @@ use crate::proxy_settings::ProxySettings;
 const LOCALHOST_PORT: u16 = 1;
 
 /// The rules of one backend.
-pub(in crate::commands) enum LinuxRules {
+pub(crate) enum LinuxRules {
     Nftables(Items),
     /// By family: the text, and what it means.
     Iptables(BTreeMap<IpFamily, (String, Ruleset)>),

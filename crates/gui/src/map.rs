@@ -1,0 +1,319 @@
+//! The traffic map: from hosts over routes and services to endpoints and nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+use crate::agent::{Agent, Network, Refusal};
+use crate::lists::{LIMIT_MAX, Listed as _};
+use crate::values::map::{Edge, TrafficMap, Vertex, VertexKind};
+use crate::values::service::ServiceItem;
+use crate::values::{Counters, Key, State};
+
+/// How many services are drawn unless said otherwise.
+const SERVICES: usize = 200;
+/// How many vertices there are at most.
+const VERTICES_MAX: usize = 5000;
+
+/// What a map can be asked with.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct MapQuery {
+    q: Option<String>,
+    namespace: Option<String>,
+    collapse: Option<Collapse>,
+    endpoints: Option<bool>,
+    limit: Option<usize>,
+}
+
+/// Whether a namespace stands for its services.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Collapse {
+    /// Where there are more services than the limit.
+    #[default]
+    Auto,
+    /// Always.
+    Namespace,
+    /// Never.
+    None,
+}
+
+#[derive(Default)]
+struct Drawing {
+    vertices: BTreeMap<(VertexKind, String), Vertex>,
+    edges: BTreeMap<(String, String), Edge>,
+}
+
+impl Drawing {
+    fn vertex(&mut self, vertex: Vertex) -> bool {
+        let key = (vertex.kind, vertex.id.clone());
+        if self.vertices.len() >= VERTICES_MAX && !self.vertices.contains_key(&key) {
+            return false;
+        }
+        match self.vertices.get_mut(&key) {
+            None => drop(self.vertices.insert(key, vertex)),
+            Some(known) => {
+                known.rate = sum(known.rate, vertex.rate);
+                known.error_rate = sum(known.error_rate, vertex.error_rate);
+                known.state = known.state.max(vertex.state);
+                known.overridden |= vertex.overridden;
+            }
+        }
+        true
+    }
+
+    fn edge(&mut self, from: &str, to: &str, counters: Option<&Counters>, closed: bool) {
+        let (rate, error_rate) = rates(counters);
+        let fresh = || Edge {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            rate: None,
+            error_rate: None,
+            closed: true,
+        };
+        let edge = self.edges.entry((from.to_owned(), to.to_owned())).or_insert_with(fresh);
+        edge.rate = sum(edge.rate, rate);
+        edge.error_rate = sum(edge.error_rate, error_rate);
+        edge.closed &= closed;
+    }
+}
+
+fn rates(counters: Option<&Counters>) -> (Option<f64>, Option<f64>) {
+    (counters.map(|it| it.rate), counters.map(|it| it.error_rate))
+}
+
+fn sum(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one + other),
+        (one, other) => one.or(other),
+    }
+}
+
+fn service_id(key: &Key) -> String {
+    format!("service:{key}")
+}
+
+/// Draws the map.
+pub(crate) fn draw(
+    query: &MapQuery,
+    network: &Network,
+    agent: &dyn Agent,
+) -> Result<TrafficMap, Refusal> {
+    let limit = query.limit.unwrap_or(SERVICES);
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        return Err(Refusal::Bad(format!("limit: write a number from 1 to {LIMIT_MAX}")));
+    }
+    let text = query.q.as_ref().map(|q| q.to_lowercase());
+    // A service is found by its own name, and by the routes that lead to it.
+    let by_route: BTreeSet<&Key> = network
+        .routes
+        .iter()
+        .filter(|route| text.as_ref().is_some_and(|text| route.has(text)))
+        .flat_map(|route| route.backends.iter().map(|backend| &backend.service))
+        .collect();
+    let mut found: Vec<&ServiceItem> = network
+        .services
+        .iter()
+        .filter(|it| query.namespace.as_ref().is_none_or(|wanted| it.namespace == *wanted))
+        .filter(|it| {
+            text.as_ref().is_none_or(|text| {
+                it.has(text) || by_route.contains(&Key::new(&*it.namespace, &*it.name))
+            })
+        })
+        .collect();
+    let services_total = found.len();
+    let collapse = match query.collapse.unwrap_or_default() {
+        Collapse::Auto => services_total > limit,
+        Collapse::Namespace => true,
+        Collapse::None => false,
+    };
+    if !collapse && services_total > limit {
+        // Those with traffic, and those that are unwell, are worth more than quiet ones.
+        let routed: BTreeSet<&Key> =
+            network.routes.iter().flat_map(|it| &it.backends).map(|it| &it.service).collect();
+        let rate = |it: &ServiceItem| it.counters.map_or(0.0, |counters| counters.rate);
+        found.sort_by(|one, other| {
+            let is_routed =
+                |it: &ServiceItem| routed.contains(&Key::new(&*it.namespace, &*it.name));
+            rate(other)
+                .total_cmp(&rate(one))
+                .then(other.state.cmp(&one.state))
+                .then(is_routed(other).cmp(&is_routed(one)))
+        });
+        found.truncate(limit);
+    }
+    let mut drawing = Drawing::default();
+    let mut shown = 0;
+    let mut places: BTreeMap<Key, String> = BTreeMap::new();
+    for service in &found {
+        let key = Key::new(&*service.namespace, &*service.name);
+        let vertex = if collapse { namespace(service) } else { one_service(service, &key) };
+        let id = vertex.id.clone();
+        if drawing.vertex(vertex) {
+            shown += 1;
+            places.insert(key, id);
+        }
+    }
+    if collapse {
+        note_counts(&mut drawing, &found);
+    }
+    let filtered = text.is_some() || query.namespace.is_some();
+    draw_routes(&mut drawing, network, &places, filtered);
+    if !collapse && query.endpoints.unwrap_or(true) {
+        for (key, id) in &places {
+            draw_endpoints(&mut drawing, agent, key, id);
+        }
+    }
+    Ok(TrafficMap {
+        at_ms: network.at_ms,
+        vertices: drawing.vertices.into_values().collect(),
+        edges: drawing.edges.into_values().collect(),
+        services_total,
+        services_shown: shown,
+    })
+}
+
+fn one_service(service: &ServiceItem, key: &Key) -> Vertex {
+    let (rate, error_rate) = rates(service.counters.as_ref());
+    Vertex {
+        id: service_id(key),
+        kind: VertexKind::Service,
+        label: service.name.clone(),
+        namespace: Some(service.namespace.clone()),
+        state: service.state,
+        note: format!("{}/{} ready", service.endpoints.ready, service.endpoints.total),
+        overridden: service.overridden,
+        rate,
+        error_rate,
+    }
+}
+
+fn namespace(service: &ServiceItem) -> Vertex {
+    let (rate, error_rate) = rates(service.counters.as_ref());
+    Vertex {
+        id: format!("namespace:{}", service.namespace),
+        kind: VertexKind::Namespace,
+        label: service.namespace.clone(),
+        namespace: Some(service.namespace.clone()),
+        state: service.state,
+        note: String::new(),
+        overridden: service.overridden,
+        rate,
+        error_rate,
+    }
+}
+
+fn note_counts(drawing: &mut Drawing, services: &[&ServiceItem]) {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for service in services {
+        *counts.entry(&service.namespace).or_default() += 1;
+    }
+    for vertex in drawing.vertices.values_mut() {
+        let count = vertex.namespace.as_deref().and_then(|it| counts.get(it)).copied();
+        vertex.note = match count.unwrap_or(0) {
+            1 => "1 service".to_owned(),
+            count => format!("{count} services"),
+        };
+    }
+}
+
+fn draw_routes(
+    drawing: &mut Drawing,
+    network: &Network,
+    places: &BTreeMap<Key, String>,
+    filtered: bool,
+) {
+    for route in &network.routes {
+        let leads = route.backends.iter().any(|backend| places.contains_key(&backend.service));
+        if !leads && (filtered || !route.backends.is_empty()) {
+            continue;
+        }
+        let (rate, error_rate) = rates(route.counters.as_ref());
+        let label = if route.host.is_empty() { "every host" } else { &route.host };
+        let (host_id, route_id) = (format!("host:{}", route.host), format!("route:{}", route.id));
+        let host = Vertex {
+            id: host_id.clone(),
+            kind: VertexKind::Host,
+            label: label.to_owned(),
+            namespace: None,
+            state: route.state,
+            note: String::new(),
+            overridden: route.paused.is_some(),
+            rate,
+            error_rate,
+        };
+        let vertex = Vertex {
+            id: route_id.clone(),
+            kind: VertexKind::Route,
+            label: route.path.clone(),
+            namespace: Some(route.ingress.namespace.clone()),
+            state: route.state,
+            note: if route.paused.is_some() { "paused".to_owned() } else { route.action.clone() },
+            overridden: route.paused.is_some(),
+            rate,
+            error_rate,
+        };
+        if !drawing.vertex(host) || !drawing.vertex(vertex) {
+            return;
+        }
+        drawing.edge(&host_id, &route_id, route.counters.as_ref(), false);
+        let one = route.backends.len() == 1;
+        for backend in &route.backends {
+            if let Some(id) = places.get(&backend.service) {
+                // Of several backends nobody counts which got how much.
+                let counters = route.counters.as_ref().filter(|_| one);
+                let closed = route.paused.is_some() || backend.weight == 0;
+                drawing.edge(&route_id, id, counters, closed);
+            }
+        }
+    }
+}
+
+fn draw_endpoints(drawing: &mut Drawing, agent: &dyn Agent, key: &Key, service_id: &str) {
+    let Some(detail) = agent.service(key) else { return };
+    for endpoint in &detail.endpoint_items {
+        let id = format!("endpoint:{key}/{}", endpoint.address);
+        let (state, note) = match endpoint {
+            it if it.removed => (State::Idle, "removed"),
+            it if it.drained => (State::Idle, "drained"),
+            it if it.terminating => (State::Warning, "terminating"),
+            it if !it.ready => (State::Error, "not ready"),
+            it if it.added => (State::Ok, "added by hand"),
+            _ => (State::Ok, ""),
+        };
+        let (rate, error_rate) = rates(endpoint.counters.as_ref());
+        let vertex = Vertex {
+            id: id.clone(),
+            kind: VertexKind::Endpoint,
+            label: endpoint.pod.clone().unwrap_or_else(|| endpoint.address.clone()),
+            namespace: Some(key.namespace.clone()),
+            state,
+            note: note.to_owned(),
+            overridden: !endpoint.overrides.is_empty(),
+            rate,
+            error_rate,
+        };
+        if !drawing.vertex(vertex) {
+            return;
+        }
+        let closed = endpoint.removed || endpoint.drained || !endpoint.ready;
+        drawing.edge(service_id, &id, endpoint.counters.as_ref(), closed);
+        let Some(node) = &endpoint.node else { continue };
+        let node_id = format!("node:{node}");
+        let vertex = Vertex {
+            id: node_id.clone(),
+            kind: VertexKind::Node,
+            label: node.clone(),
+            namespace: None,
+            state: State::Ok,
+            note: String::new(),
+            overridden: false,
+            rate,
+            error_rate,
+        };
+        if drawing.vertex(vertex) {
+            drawing.edge(&id, &node_id, endpoint.counters.as_ref(), closed);
+        }
+    }
+}

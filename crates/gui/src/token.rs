@@ -1,0 +1,251 @@
+//! Tokens: who may look, and who may act.
+//!
+//! A token is 32 random bytes in hexadecimal, kept in a file that only its owner reads. Only digests
+//! are held, and they are compared in constant time. Wrong tokens are answered more and more tersely:
+//! after some failures of an address within a minute the answer is 429, and nobody else is asked
+//! (such as the API server) about what it sends. A right token is let in even then, so that whoever
+//! sends wrong ones cannot lock out the people of the machine; guessing 256 bits is hopeless at any rate.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::{constant_time, digest, rand};
+use parking_lot::Mutex;
+
+use crate::values::Role;
+
+/// How short a token of somebody's own may be.
+pub const LENGTH_MIN: usize = 24;
+/// How long.
+pub const LENGTH_MAX: usize = 8192;
+/// Failures of an address within [`FAILURES_WINDOW`] before the answer is 429.
+pub const FAILURES_MAX: u32 = 10;
+const FAILURES_WINDOW: Duration = Duration::from_mins(1);
+/// How many addresses are remembered.
+const ADDRESSES_MAX: usize = 1024;
+/// How long an answer of the cluster about a token counts, and how many are kept.
+const REVIEW_TIME: Duration = Duration::from_secs(30);
+const REVIEWS_MAX: usize = 256;
+
+type Digest = [u8; 32];
+/// When the cluster was asked about a token, and what it said.
+type Review = (Instant, Option<(String, Role)>);
+
+fn digest_of(token: &str) -> Digest {
+    let mut out = [0; 32];
+    out.copy_from_slice(digest::digest(&digest::SHA256, token.as_bytes()).as_ref());
+    out
+}
+
+/// Bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |value: u8| char::from(DIGITS[usize::from(value & 15)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
+}
+
+/// Makes a token.
+pub fn generate() -> io::Result<String> {
+    let mut bytes = [0_u8; 32];
+    rand::fill(&mut bytes).map_err(|_| io::Error::other("the system gives no random numbers"))?;
+    Ok(hex(&bytes))
+}
+
+/// Reads a token from a file, or writes a fresh one there with mode 0600; also says whether it did.
+pub fn read_or_make(path: &Path) -> io::Result<(String, bool)> {
+    match read(path) {
+        Ok(token) => Ok((token, false)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let token = generate()?;
+            // Whole or not at all, and nobody else's is replaced.
+            let fresh = path.with_extension(format!("new.{}", std::process::id()));
+            let mut options = std::fs::OpenOptions::new();
+            options.write(true).create_new(true);
+            #[cfg(unix)]
+            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+            let written = options.open(&fresh).and_then(|mut file| {
+                writeln!(file, "{token}")?;
+                file.sync_all()?;
+                std::fs::hard_link(&fresh, path)
+            });
+            let _ = std::fs::remove_file(&fresh);
+            match written {
+                Ok(()) => Ok((token, true)),
+                // Somebody was quicker.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    read(path).map(|token| (token, false))
+                }
+                Err(error) => Err(error),
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads a token from a file, which nobody else may be able to read.
+pub fn read(path: &Path) -> io::Result<String> {
+    let text = std::fs::read_to_string(path)?;
+    let token = text.trim();
+    let bad = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    if token.len() < LENGTH_MIN || token.len() > LENGTH_MAX {
+        return Err(bad(format!(
+            "a token has {LENGTH_MIN} to {LENGTH_MAX} characters; make one with: openssl rand -hex 32"
+        )));
+    }
+    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(bad("a token is one word of ASCII".to_owned()));
+    }
+    Ok(token.to_owned())
+}
+
+/// What came of a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Checked {
+    /// It is this one's.
+    Known(String, Role),
+    /// It is nobody's here; the cluster may know it.
+    Unknown,
+    /// The same, and too many wrong ones came from there.
+    TooMany,
+}
+
+/// A token's digest, with whose it is.
+struct Entry {
+    digest: Digest,
+    name: String,
+    role: Role,
+}
+
+/// The tokens that are known.
+#[derive(Default)]
+pub struct Tokens {
+    entries: Vec<Entry>,
+    /// Whether the cluster is asked about others.
+    pub review: bool,
+    failures: Mutex<BTreeMap<IpAddr, (Instant, u32)>>,
+    reviews: Mutex<HashMap<Digest, Review>>,
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").field("review", &self.review).finish_non_exhaustive()
+    }
+}
+
+impl Tokens {
+    /// Adds a token.
+    #[must_use]
+    pub fn with(mut self, name: &str, role: Role, token: &str) -> Self {
+        self.entries.push(Entry { digest: digest_of(token), name: name.to_owned(), role });
+        self
+    }
+
+    /// Whose a token is. All that are known are compared, whichever fits.
+    pub fn check(&self, token: &str, from: IpAddr) -> Checked {
+        let digest = digest_of(token);
+        let mut found = None;
+        for entry in &self.entries {
+            if constant_time::verify_slices_are_equal(&entry.digest, &digest).is_ok() {
+                found = Some(entry);
+            }
+        }
+        match found {
+            Some(entry) => Checked::Known(entry.name.clone(), entry.role),
+            None if self.is_over(from) => Checked::TooMany,
+            None => Checked::Unknown,
+        }
+    }
+
+    /// What the cluster said about a token a moment ago, if it did.
+    pub fn reviewed(&self, token: &str) -> Option<Option<(String, Role)>> {
+        let reviews = self.reviews.lock();
+        let (at, answer) = reviews.get(&digest_of(token))?;
+        (at.elapsed() < REVIEW_TIME).then(|| answer.clone())
+    }
+
+    /// Remembers what it said.
+    pub fn remember(&self, token: &str, answer: Option<(String, Role)>) {
+        let mut reviews = self.reviews.lock();
+        if reviews.len() >= REVIEWS_MAX {
+            reviews.retain(|_, (at, _)| at.elapsed() < REVIEW_TIME);
+        }
+        if reviews.len() < REVIEWS_MAX {
+            reviews.insert(digest_of(token), (Instant::now(), answer));
+        }
+    }
+
+    /// A wrong token, or none, came from there; whether that is too often.
+    pub fn failed(&self, from: IpAddr) -> bool {
+        let mut failures = self.failures.lock();
+        if failures.len() >= ADDRESSES_MAX && !failures.contains_key(&from) {
+            failures.retain(|_, (since, _)| since.elapsed() < FAILURES_WINDOW);
+            if failures.len() >= ADDRESSES_MAX {
+                // Nobody can make us remember without end; the first address makes room.
+                failures.pop_first();
+            }
+        }
+        let (since, count) = failures.entry(from).or_insert((Instant::now(), 0));
+        if since.elapsed() >= FAILURES_WINDOW {
+            (*since, *count) = (Instant::now(), 0);
+        }
+        *count = count.saturating_add(1);
+        *count > FAILURES_MAX
+    }
+
+    fn is_over(&self, from: IpAddr) -> bool {
+        let failures = self.failures.lock();
+        failures.get(&from).is_some_and(|(since, count)| {
+            since.elapsed() < FAILURES_WINDOW && *count >= FAILURES_MAX
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_found_by_their_digest_and_have_roles() {
+        let tokens =
+            Tokens::default().with("admin", Role::Admin, "a").with("reader", Role::Read, "b");
+        let from = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(tokens.check("a", from), Checked::Known("admin".into(), Role::Admin));
+        assert_eq!(tokens.check("b", from), Checked::Known("reader".into(), Role::Read));
+        assert_eq!(tokens.check("c", from), Checked::Unknown);
+        for _ in 0..FAILURES_MAX {
+            assert!(!tokens.failed(from));
+        }
+        assert!(tokens.failed(from));
+        assert_eq!(tokens.check("c", from), Checked::TooMany);
+        assert_eq!(tokens.check("c", IpAddr::from([127, 0, 0, 2])), Checked::Unknown);
+        assert_eq!(tokens.check("a", from), Checked::Known("admin".into(), Role::Admin));
+        assert!(!format!("{tokens:?}").contains("admin"));
+    }
+
+    #[test]
+    fn addresses_beyond_the_bound_are_not_remembered() {
+        let tokens = Tokens::default();
+        for i in 0..ADDRESSES_MAX as u32 * 2 {
+            tokens.failed(IpAddr::from(i.to_be_bytes()));
+        }
+        assert!(tokens.failures.lock().len() <= ADDRESSES_MAX);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_token_file_is_made_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.token");
+        let (token, fresh) = read_or_make(&path).unwrap();
+        assert!(fresh && token.len() == 64);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(read_or_make(&path).unwrap(), (token, false));
+        std::fs::write(&path, "short\n").unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("24"));
+    }
+}

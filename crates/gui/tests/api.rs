@@ -1,0 +1,243 @@
+//! What is answered: in parts, filtered, as the document says; live; and at what cost.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::cast_precision_loss,
+    reason = "what fails here fails the test"
+)]
+
+mod support;
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Imagined, read_until, start};
+use telaio_gui::NewEvent;
+use telaio_gui::values::Key;
+
+/// Holds a value against a schema of the document; says where it does not fit.
+fn check(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+    if let Some(name) = schema["$ref"].as_str() {
+        let name = name.strip_prefix("#/components/schemas/").unwrap();
+        return check(document, &document["components"]["schemas"][name], value, at);
+    }
+    for choice in ["anyOf", "oneOf"] {
+        if let Some(all) = schema[choice].as_array() {
+            let fits = all.iter().any(|it| check(document, it, value, at).is_ok());
+            return if fits { Ok(()) } else { Err(format!("{at}: {value} fits none")) };
+        }
+    }
+    if let Some(all) = schema["enum"].as_array()
+        && !all.contains(value)
+    {
+        return Err(format!("{at}: {value} is none of {all:?}"));
+    }
+    let types: Vec<&str> = match &schema["type"] {
+        Value::String(one) => vec![one],
+        Value::Array(all) => all.iter().filter_map(Value::as_str).collect(),
+        _ => vec![],
+    };
+    let is = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let fits =
+        types.is_empty() || types.contains(&is) || (is == "integer" && types.contains(&"number"));
+    if !fits {
+        return Err(format!("{at}: {value} is not {types:?}"));
+    }
+    if let Value::Object(fields) = value {
+        for needed in schema["required"].as_array().into_iter().flatten() {
+            if !fields.contains_key(needed.as_str().unwrap()) {
+                return Err(format!("{at}: {needed} is missing"));
+            }
+        }
+        for (name, value) in fields {
+            match schema["properties"].get(name) {
+                Some(schema) => check(document, schema, value, &format!("{at}.{name}"))?,
+                None if schema["properties"].is_object()
+                    && schema["additionalProperties"].is_null() =>
+                {
+                    return Err(format!("{at}: {name} is not in the document"));
+                }
+                None => {}
+            }
+        }
+    }
+    if let (Value::Array(items), Some(schema)) = (value, schema.get("items")) {
+        for (i, item) in items.iter().enumerate() {
+            check(document, schema, item, &format!("{at}[{i}]"))?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_answer_is_as_the_document_says() {
+    let server = start(Imagined::default()).await;
+    server.events.push(event("web"));
+    let drain = json!({"action": {"kind": "drain", "service": {"namespace": "ns-0", "name": "web-0000"},
+                                  "target": {"pod": "web-0000-1"}}});
+    let done = server.post("/api/v1/actions", &drain).await;
+    assert_eq!(done.status, 200, "{}", done.body);
+    let document = server.json("/api/v1/openapi.json").await;
+    let paths = document["paths"].as_object().unwrap();
+    let mut seen = 0;
+    for (path, operations) in paths {
+        let Some(operation) = operations.get("get") else { continue };
+        if path.ends_with("/stream") || path.ends_with("openapi.json") {
+            continue;
+        }
+        let mut asked = path.replace("{namespace}", "ns-0").replace("{name}", "web-0000");
+        if asked.ends_with("/trace") {
+            asked += "?url=http://a/";
+        }
+        let value = server.json(&asked).await;
+        let schema = &operation["responses"]["200"]["content"]["application/json"]["schema"];
+        check(&document, schema, &value, path).unwrap();
+        seen += 1;
+    }
+    assert!(seen >= 18, "{seen}");
+    let schema = &paths["/api/v1/actions"]["post"]["responses"]["200"]["content"]["application/json"]
+        ["schema"];
+    check(&document, schema, &done.json(), "actions").unwrap();
+    let missing = server.get("/api/v1/services/ns-0/nobody").await;
+    assert_eq!(missing.status, 404);
+    check(&document, &document["components"]["schemas"]["Problem"], &missing.json(), "problem")
+        .unwrap();
+    // And the check can fail.
+    assert!(check(&document, schema, &json!({"dry_run": 1}), "x").is_err());
+}
+
+#[tokio::test]
+async fn lists_come_in_parts_and_can_be_filtered() {
+    let server = start(Imagined { services: 1000, ..Imagined::default() }).await;
+    let first = server.json("/api/v1/services?limit=300").await;
+    assert_eq!((&first["total"], &first["next"]), (&json!(1000), &json!(300)));
+    let last = server.json("/api/v1/services?limit=300&offset=900").await;
+    assert_eq!((last["items"].as_array().unwrap().len(), &last["next"]), (100, &Value::Null));
+    assert_eq!(server.json("/api/v1/services?namespace=ns-3").await["total"], 100);
+    assert_eq!(server.json("/api/v1/services?q=WEB-0123").await["total"], 1);
+    assert_eq!(
+        server.json("/api/v1/services?q=10.96.1.1&limit=1").await["items"][0]["name"],
+        "web-0250"
+    );
+    assert_eq!(server.json("/api/v1/services?state=warning").await["total"], 333);
+    let busiest = server.json("/api/v1/services?sort=rate&limit=1").await;
+    assert_eq!(busiest["items"][0]["name"], "web-0999");
+    for bad in ["limit=0", "limit=1001", "limit=x", "state=sick", "surprise=1"] {
+        assert_eq!(server.get(&format!("/api/v1/services?{bad}")).await.status, 400, "{bad}");
+    }
+    let map = server.json("/api/v1/map").await;
+    assert_eq!(map["services_total"], 1000);
+    let kinds = |map: &Value, kind: &str| {
+        map["vertices"].as_array().unwrap().iter().filter(|it| it["kind"] == kind).count()
+    };
+    assert_eq!(
+        (kinds(&map, "namespace"), kinds(&map, "service")),
+        (10, 0),
+        "too many to draw each"
+    );
+    let some = server.json("/api/v1/map?collapse=none&limit=50").await;
+    assert_eq!((kinds(&some, "service"), kinds(&some, "endpoint")), (50, 150));
+    let one = server.json("/api/v1/map?q=shop.example").await;
+    assert_eq!(
+        (
+            kinds(&one, "host"),
+            kinds(&one, "route"),
+            kinds(&one, "service"),
+            kinds(&one, "endpoint")
+        ),
+        (1, 1, 1, 3)
+    );
+}
+
+fn event(name: &str) -> NewEvent {
+    NewEvent {
+        at_ms: None,
+        revision: 3,
+        kind: "Service".into(),
+        object: Key::new("shop", name),
+        change: "changed".into(),
+        summary: "its port is 81".into(),
+        programs: true,
+    }
+}
+
+#[tokio::test]
+async fn a_stream_tells_of_changes_figures_and_actions() {
+    let server = start(Imagined::default()).await;
+    let mut stream = server.stream().await;
+    let hello = read_until(&mut stream, "event: hello").await;
+    assert!(hello.contains("text/event-stream"), "{hello}");
+    let id = server.events.push(event("web"));
+    let text = read_until(&mut stream, "event: change").await;
+    read_until(&mut stream, "event: sample").await;
+    assert!(text.contains("its port is 81") || !text.ends_with("\n\n"));
+    server.events.programmed(&[(id, 12.5)]);
+    read_until(&mut stream, "event: programmed").await;
+    let resync = json!({"action": {"kind": "resync"}, "by": "anna"});
+    server.post("/api/v1/actions", &resync).await;
+    read_until(&mut stream, "event: audit").await;
+    let events = server.json("/api/v1/events?kind=service&q=web").await;
+    assert_eq!(
+        (&events["items"][0]["programmed_ms"], &events["newest_id"]),
+        (&json!(12.5), &json!(1))
+    );
+    server.agent.requests.store(1000, SeqCst);
+    for _ in 0..100 {
+        if server.json("/api/v1/overview").await["traffic"]["requests"] == 1100 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let history = server.json("/api/v1/history").await;
+    let recent = history["recent"].as_array().unwrap();
+    assert!(recent.iter().any(|it| it["rate"].as_f64().unwrap() > 0.0), "{history}");
+}
+
+/// How often the agent was asked for figures, and for lists, within so many ticks.
+async fn asked_with(streams: usize) -> (usize, usize) {
+    let server = start(Imagined { services: 100, ..Imagined::default() }).await;
+    let mut open = Vec::new();
+    for _ in 0..streams {
+        open.push(server.stream().await);
+    }
+    for stream in &mut open {
+        read_until(stream, "event: sample").await;
+    }
+    let before = (server.agent.figures_asked.load(SeqCst), server.agent.network_asked.load(SeqCst));
+    let asking = async {
+        for _ in 0..4 {
+            let all: Vec<_> =
+                (0..streams.min(25)).map(|_| server.get("/api/v1/services")).collect();
+            futures::future::join_all(all).await;
+        }
+    };
+    let begun = std::time::Instant::now();
+    asking.await;
+    let last = open.last_mut().unwrap();
+    for _ in 0..20 {
+        read_until(last, "event: sample").await;
+    }
+    let ticks = begun.elapsed().as_millis() as usize / 50 + 2;
+    let figures = server.agent.figures_asked.load(SeqCst) - before.0;
+    let network = server.agent.network_asked.load(SeqCst) - before.1;
+    assert!(figures <= ticks, "{streams} streams: {figures} looks in {ticks} ticks");
+    assert!(network <= ticks, "{streams} streams: {network} lists in {ticks} ticks");
+    (figures, network)
+}
+
+#[tokio::test]
+async fn a_hundred_pages_ask_the_agent_no_more_than_one() {
+    // Each is held against the clock: once a tick, however many look.
+    asked_with(1).await;
+    asked_with(100).await;
+}

@@ -1,0 +1,177 @@
+//! Writing down what people decide: the one thing that a source writes.
+//!
+//! In a directory overrides are the documents of one file of ours beside the manifests, in a cluster
+//! the entries of one ConfigMap; both are read back as every other object is, so whoever follows the
+//! same source follows them. Another brain's state is not ours to write: decide there.
+//!
+//! What always holds:
+//! - A file is replaced as a whole, by a rename; a ConfigMap only in the version that was read.
+//!   Whoever writes at the same time loses nothing: one waits, or reads again.
+//! - Only overrides that were written here are replaced or removed here.
+
+mod dir;
+mod kube;
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use telaio_model::{ObjectKey, Override, OverrideAction, OverrideTarget};
+
+pub use self::kube::{CONFIG_MAP, LABEL_OVERRIDES};
+pub use dir::FILE;
+
+/// Why something was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Nothing is written here at all.
+    #[error("{0}")]
+    ReadOnly(String),
+    /// The file cannot be read or written.
+    #[error("{}: {message}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        message: String,
+    },
+    /// The API server refuses it or does not answer.
+    #[error("the ConfigMap {0}: {1}")]
+    Server(String, String),
+    /// Others kept writing at the same time.
+    #[error("the ConfigMap {0} changed again and again while it was written; try again")]
+    Conflict(String),
+    /// There is no more room.
+    #[error("there are {0} overrides already; remove some first")]
+    TooMany(usize),
+}
+
+/// How many overrides are kept: more is no management by hand, and a ConfigMap holds 1 MiB.
+pub const OVERRIDES_MAX: usize = 500;
+
+/// Writes overrides to where the source will read them.
+#[derive(Debug, Clone)]
+pub enum OverrideWriter {
+    /// Into a directory of manifests.
+    Dir(dir::DirWriter),
+    /// Into the cluster.
+    Kube(kube::KubeWriter),
+    /// Nowhere, and why.
+    Nowhere(String),
+}
+
+impl OverrideWriter {
+    /// Into a directory of manifests.
+    pub fn dir(path: impl Into<PathBuf>) -> Self {
+        Self::Dir(dir::DirWriter::new(path.into()))
+    }
+
+    /// Into the ConfigMap [`CONFIG_MAP`] of this namespace.
+    pub fn kube(client: crate::kube::Client, namespace: impl Into<String>) -> Self {
+        Self::Kube(kube::KubeWriter::new(client, namespace.into()))
+    }
+
+    /// Why nothing can be written, if that is known.
+    pub fn read_only_because(&self) -> Option<&str> {
+        match self {
+            Self::Nowhere(why) => Some(why),
+            Self::Dir(_) | Self::Kube(_) => None,
+        }
+    }
+
+    /// Where it writes, for people.
+    pub fn place(&self) -> String {
+        match self {
+            Self::Dir(dir) => dir.path().display().to_string(),
+            Self::Kube(kube) => format!("the ConfigMap {}", kube.name()),
+            Self::Nowhere(why) => why.clone(),
+        }
+    }
+
+    /// Sets and removes overrides, all or none.
+    pub async fn write(
+        &self,
+        changes: Vec<(ObjectKey, Option<Override>)>,
+    ) -> Result<(), WriteError> {
+        match self {
+            Self::Dir(dir) => {
+                let (dir, place) = (dir.clone(), dir.path());
+                let written = tokio::task::spawn_blocking(move || dir.write(&changes)).await;
+                written.unwrap_or_else(|error| {
+                    Err(WriteError::File { path: place, message: error.to_string() })
+                })
+            }
+            Self::Kube(kube) => kube.write(&changes).await,
+            Self::Nowhere(why) => Err(WriteError::ReadOnly(why.clone())),
+        }
+    }
+}
+
+/// An override as a manifest.
+pub fn manifest(decided: &Override) -> Value {
+    let key = |key: &ObjectKey| json!({"namespace": key.namespace, "name": key.name});
+    let mut spec = json!({"by": decided.by, "reason": decided.reason});
+    match &decided.target {
+        OverrideTarget::Address(address) => spec["target"] = json!({"address": address}),
+        OverrideTarget::Pod(pod) => spec["target"] = json!({"pod": pod}),
+        OverrideTarget::Node(node) => spec["target"] = json!({"node": node}),
+        OverrideTarget::Routes { host, path } => {
+            let mut ingress = key(&decided.object);
+            if let Some(host) = host {
+                ingress["host"] = json!(host);
+            }
+            if let Some(path) = path {
+                ingress["path"] = json!(path);
+            }
+            spec["ingress"] = ingress;
+        }
+    }
+    if !decided.is_about_routes() {
+        spec["service"] = key(&decided.object);
+    }
+    let action = match &decided.action {
+        OverrideAction::Drain => "drain",
+        OverrideAction::Remove => "remove",
+        OverrideAction::Weight(weight) => {
+            spec["weight"] = json!(weight);
+            "weight"
+        }
+        OverrideAction::Add(added) => {
+            for (name, value) in [
+                ("port", added.port.map(Value::from)),
+                ("node", added.node.as_deref().map(Value::from)),
+                ("weight", added.weight.map(Value::from)),
+            ] {
+                if let Some(value) = value {
+                    spec[name] = value;
+                }
+            }
+            "add"
+        }
+        OverrideAction::Pause { retry_after_s } => {
+            spec["retryAfter"] = json!(retry_after_s);
+            "pause"
+        }
+    };
+    spec["action"] = json!(action);
+    for (name, at_s) in [("since", decided.since_s), ("until", decided.until_s)] {
+        if let Some(at) = at_s.and_then(|at_s| Timestamp::from_second(at_s).ok()) {
+            spec[name] = json!(at.to_string());
+        }
+    }
+    let labels: serde_json::Map<String, Value> =
+        decided.meta.labels.iter().map(|(name, value)| (name.to_string(), json!(value))).collect();
+    json!({
+        "apiVersion": "telaio.dev/v1",
+        "kind": "Override",
+        "metadata": {
+            "name": decided.meta.key.name,
+            "namespace": decided.meta.key.namespace,
+            "labels": labels,
+        },
+        "spec": spec,
+    })
+}
+
+#[cfg(test)]
+mod tests;

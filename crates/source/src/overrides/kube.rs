@@ -1,0 +1,149 @@
+//! Overrides in a cluster: the entries of one ConfigMap.
+//!
+//! One ConfigMap, so that a Role can allow it alone; written only in the version that was read.
+
+use std::fmt;
+
+use http::{Method, Request};
+use serde_json::{Value, json};
+use telaio_model::{ObjectKey, Override};
+
+use super::{OVERRIDES_MAX, WriteError, manifest};
+use crate::kube::{Client, LABEL_CONFIG};
+
+/// The ConfigMap's name.
+pub const CONFIG_MAP: &str = "telaio-overrides";
+/// On ConfigMaps whose entries are overrides.
+pub const LABEL_OVERRIDES: &str = "telaio.dev/overrides";
+/// How often a write is tried that meets another's.
+const TRIES_MAX: usize = 8;
+
+/// Writes overrides into a cluster.
+#[derive(Clone)]
+pub struct KubeWriter {
+    client: Client,
+    namespace: String,
+}
+
+impl fmt::Debug for KubeWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KubeWriter").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+impl KubeWriter {
+    pub(super) fn new(client: Client, namespace: String) -> Self {
+        Self { client, namespace }
+    }
+
+    pub(super) fn name(&self) -> String {
+        format!("{}/{CONFIG_MAP}", self.namespace)
+    }
+
+    pub(super) async fn write(
+        &self,
+        changes: &[(ObjectKey, Option<Override>)],
+    ) -> Result<(), WriteError> {
+        for _ in 0..TRIES_MAX {
+            let found = self.read().await?;
+            let (method, mut map) = match found {
+                Some(map) => (Method::PUT, map),
+                None => (Method::POST, self.empty()),
+            };
+            let before = map.clone();
+            change(&mut map, changes)?;
+            let nothing_to_remove = method == Method::POST
+                && map["data"].as_object().is_none_or(serde_json::Map::is_empty);
+            if map == before || nothing_to_remove {
+                return Ok(());
+            }
+            match self.send(&method, &map).await {
+                Ok(()) => return Ok(()),
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
+        Err(WriteError::Conflict(self.name()))
+    }
+
+    fn failed(&self, error: &kube::Error) -> WriteError {
+        let message = match error {
+            kube::Error::Api(status) if status.code == 403 => format!(
+                "{}; allow it with deploy/overrides-rbac.yaml, or decide by hand",
+                status.message
+            ),
+            kube::Error::Api(status) => status.message.clone(),
+            other => other.to_string(),
+        };
+        WriteError::Server(self.name(), message)
+    }
+
+    fn collection(&self) -> String {
+        format!("/api/v1/namespaces/{}/configmaps", self.namespace)
+    }
+
+    async fn read(&self) -> Result<Option<Value>, WriteError> {
+        let path = format!("{}/{CONFIG_MAP}", self.collection());
+        let request = Request::get(path).body(Vec::new());
+        let request = request.map_err(|error| {
+            WriteError::Server(self.name(), format!("is no name of a namespace: {error}"))
+        })?;
+        match self.client.request::<Value>(request).await {
+            Ok(map) => Ok(Some(map)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    fn empty(&self) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": CONFIG_MAP,
+                "namespace": self.namespace,
+                "labels": { LABEL_CONFIG: "overrides", LABEL_OVERRIDES: "true" },
+            },
+            "data": {},
+        })
+    }
+
+    async fn send(&self, method: &Method, map: &Value) -> Result<(), kube::Error> {
+        let path = match *method {
+            Method::PUT => format!("{}/{CONFIG_MAP}", self.collection()),
+            _ => self.collection(),
+        };
+        let body = serde_json::to_vec(map).map_err(kube::Error::SerdeError)?;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(body)
+            .map_err(kube::Error::HttpError)?;
+        self.client.request::<Value>(request).await.map(drop)
+    }
+}
+
+/// The name of an override's entry: a namespace has no dot.
+fn entry(key: &ObjectKey) -> String {
+    format!("{}.{}.json", key.namespace, key.name)
+}
+
+fn change(map: &mut Value, changes: &[(ObjectKey, Option<Override>)]) -> Result<(), WriteError> {
+    // Somebody may have made it by hand, without what makes it count.
+    map["metadata"]["labels"][LABEL_CONFIG] = json!("overrides");
+    map["metadata"]["labels"][LABEL_OVERRIDES] = json!("true");
+    if !map["data"].is_object() {
+        map["data"] = json!({});
+    }
+    let Some(data) = map["data"].as_object_mut() else { return Ok(()) };
+    for (key, decided) in changes {
+        match decided {
+            Some(decided) => {
+                data.insert(entry(key), json!(format!("{:#}\n", manifest(decided))));
+            }
+            None => drop(data.remove(&entry(key))),
+        }
+    }
+    if data.len() > OVERRIDES_MAX { Err(WriteError::TooMany(OVERRIDES_MAX)) } else { Ok(()) }
+}

@@ -1,0 +1,190 @@
+//! What is measured, and the tables.
+
+use anyhow::{Context, Result, bail};
+
+use crate::load::{CACHE, CASES, RATE, cost, latencies, load};
+use crate::peers::Kind;
+use crate::rig::{Rig, Running};
+use crate::usage::Spread;
+use crate::{propagation, routes};
+
+/// What can be asked for beside the kinds of load.
+const FURTHER: [&str; 5] = ["latency", "memory", "routes", "cache", "propagation"];
+
+/// How a run is made.
+pub(crate) struct Plan {
+    pub(crate) rounds: usize,
+    pub(crate) seconds: u32,
+    beside: Vec<Kind>,
+    only: Vec<String>,
+}
+
+impl Plan {
+    fn of(args: &[String]) -> Result<Self> {
+        let mut plan =
+            Self { rounds: 5, seconds: 2, beside: Kind::ALL[1..].to_vec(), only: Vec::new() };
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
+            match arg.as_str() {
+                "--rounds" => plan.rounds = value()?.parse().context("--rounds needs a number")?,
+                "--seconds" => {
+                    plan.seconds = value()?.parse().context("--seconds needs a number")?;
+                }
+                "--beside" => {
+                    let names: Vec<_> = value()?.split(',').map(str::to_lowercase).collect();
+                    plan.beside.retain(|kind| names.contains(&kind.name().to_lowercase()));
+                }
+                name => {
+                    let known =
+                        CASES.iter().any(|case| case.name == name) || FURTHER.contains(&name);
+                    if !known {
+                        let names = CASES.iter().map(|case| case.name).chain(FURTHER);
+                        bail!(
+                            "there is no case {name:?}; there is: {}",
+                            names.collect::<Vec<_>>().join(", ")
+                        );
+                    }
+                    plan.only.push(name.to_owned());
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|own| own == name)
+    }
+}
+
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let plan = Plan::of(args)?;
+    crate::rig::prefer_us()?;
+    let rig = Rig::new()?;
+    let backend = rig.backend()?;
+    let cases = CASES.iter().any(|case| plan.wants(case.name));
+    if cases || plan.wants("latency") || plan.wants("memory") {
+        let mut proxies = Vec::new();
+        for kind in [Kind::Ours].into_iter().chain(plan.beside.iter().copied()) {
+            match rig.proxy(kind, 10, false)? {
+                Some(running) => proxies.push((kind, running)),
+                None => eprintln!("{} is not installed: left out", kind.name()),
+            }
+        }
+        if cases {
+            costs(&plan, &proxies)?;
+        }
+        if plan.wants("latency") {
+            latency(&plan, &rig, &backend, &proxies)?;
+        }
+        if plan.wants("memory") {
+            routes::idle_memory(&proxies)?;
+        }
+    }
+    if plan.wants("routes") {
+        routes::many(&plan, &rig)?;
+    }
+    if plan.wants("cache") {
+        cached(&plan, &rig)?;
+    }
+    if plan.wants("propagation") {
+        propagation::run(&rig)?;
+    }
+    Ok(())
+}
+
+/// Interleaved rounds of a measurement, over several proxies.
+pub(crate) fn rounds<T>(
+    count: usize,
+    all: &[(Kind, Running)],
+    mut measure: impl FnMut(&Running) -> Result<T>,
+) -> Result<Vec<Vec<T>>> {
+    let mut figures: Vec<Vec<T>> = all.iter().map(|_| Vec::new()).collect();
+    for _ in 0..count {
+        for ((_, running), own) in all.iter().zip(&mut figures) {
+            own.push(measure(running)?);
+        }
+    }
+    Ok(figures)
+}
+
+fn costs(plan: &Plan, proxies: &[(Kind, Running)]) -> Result<()> {
+    println!(
+        "CPU time per request in µs: median (least–most) of {} interleaved rounds of {} s. The proxy has one core, \
+         load and backend the other.\n",
+        plan.rounds, plan.seconds
+    );
+    let names: Vec<_> = proxies.iter().map(|(kind, _)| kind.name()).collect();
+    println!("| load | {} | telaio ÷ better of nginx, HAProxy | bar |", names.join(" | "));
+    println!("|---|{}---|---|", "---|".repeat(names.len()));
+    for case in CASES.into_iter().filter(|case| plan.wants(case.name)) {
+        for (_, running) in proxies {
+            // Connections and caches warm up.
+            load(case, running, 1, None)?;
+        }
+        let figures = rounds(plan.rounds, proxies, |on| cost(case, on, plan.seconds, None))?;
+        let spreads: Vec<_> = figures.into_iter().map(Spread::of).collect();
+        let cells: Vec<_> = spreads.iter().map(|spread| spread.show(1)).collect();
+        let share = spreads[0].median / best(proxies, &spreads);
+        println!("| {} | {} | **{share:.2}** | {:.2} |", case.what, cells.join(" | "), case.bar);
+    }
+    println!();
+    Ok(())
+}
+
+/// The better of those that we are held against.
+fn best(proxies: &[(Kind, Running)], spreads: &[Spread]) -> f64 {
+    let held = proxies.iter().zip(spreads).filter(|((kind, _), _)| kind.is_bar());
+    held.map(|(_, spread)| spread.median).fold(f64::INFINITY, f64::min)
+}
+
+/// Latency at a fixed rate.
+fn latency(plan: &Plan, rig: &Rig, backend: &Running, proxies: &[(Kind, Running)]) -> Result<()> {
+    // Enough for the last of a thousand to be more than chance.
+    let seconds = plan.seconds * 2;
+    println!(
+        "Latency of small GETs at {RATE} requests per second over 32 connections, in µs: median (least–most) of {} \
+         interleaved rounds of {seconds} s. Proxy, load and backend run with real-time priority, so that what else the \
+         machine does does not count.\n",
+        plan.rounds
+    );
+    let log = rig.path("latencies.log");
+    let all = || proxies.iter().map(|(_, running)| running).chain([backend]);
+    all().try_for_each(|running| running.set_first(true))?;
+    let figures = rounds(plan.rounds, proxies, |on| {
+        let times = latencies(on, seconds, &log)?;
+        let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+        Ok([at(0.5), at(0.99), at(0.999)])
+    })?;
+    all().try_for_each(|running| running.set_first(false))?;
+    let spreads: Vec<[Spread; 3]> = figures
+        .into_iter()
+        .map(|own| [0, 1, 2].map(|place| Spread::of(own.iter().map(|all| all[place]).collect())))
+        .collect();
+    println!("| proxy | p50 | p99 | p99.9 |\n|---|---|---|---|");
+    for ((kind, _), all) in proxies.iter().zip(&spreads) {
+        let [p50, p99, p999] = all.map(|spread| spread.show(0));
+        println!("| {} | {p50} | {p99} | {p999} |", kind.name());
+    }
+    let p99: Vec<_> = spreads.iter().map(|all| all[1]).collect();
+    let share = p99[0].median / best(proxies, &p99);
+    println!("\np99 of telaio ÷ better of nginx, HAProxy: **{share:.2}** (bar 1.00).\n");
+    Ok(())
+}
+
+fn cached(plan: &Plan, rig: &Rig) -> Result<()> {
+    let mut running = Vec::new();
+    for kind in [Kind::Ours, Kind::Nginx, Kind::Varnish] {
+        running.push((kind, rig.proxy(kind, 10, true)?.context("not installed")?));
+    }
+    for (_, on) in &running {
+        load(CACHE, on, 1, None)?;
+    }
+    let figures = rounds(plan.rounds, &running, |on| cost(CACHE, on, plan.seconds, None))?;
+    println!("| {} | CPU µs per request |\n|---|---|", CACHE.what);
+    for ((kind, _), figures) in running.iter().zip(figures) {
+        println!("| {} | {} |", kind.name(), Spread::of(figures).show(1));
+    }
+    println!();
+    Ok(())
+}

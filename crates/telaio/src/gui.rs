@@ -1,0 +1,318 @@
+//! The agent as the admin API sees it.
+//!
+//! Everything is read where it is: services from the store, figures from the monitor, routes and
+//! requests from the ingress worker by its link. Nothing is asked of the worker but by
+//! [`AdminAgent::figures`], once a tick, and [`AdminAgent::network`], at most once a tick while
+//! somebody looks.
+
+mod events;
+mod health;
+mod items;
+#[cfg(unix)]
+mod routes;
+mod show;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::Router;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use telaio_brain::{NodeContext, Store};
+use telaio_gui::agent::now_ms;
+use telaio_gui::token::{self, Tokens};
+use telaio_gui::values::action::Purge;
+use telaio_gui::values::overview::Overview;
+use telaio_gui::values::service::{Rules, ServiceDetail};
+use telaio_gui::values::trace::{TraceAnswer, TraceQuestion};
+use telaio_gui::values::{Key, Role};
+use telaio_gui::{
+    Agent, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings, Network, Refusal,
+};
+use telaio_model::{Kind, Object, ObjectKey, Override};
+use telaio_source::SourceSpec;
+use telaio_source::kube::Client;
+use telaio_source::overrides::{OverrideWriter, WriteError};
+
+use crate::cli::{ListenArgs, ProxyArgs};
+use crate::exit::CommandError;
+use crate::monitor::Monitor;
+use crate::proxy_settings::ProxySettings;
+
+/// The file of the token that may do everything, in the state directory.
+pub(crate) const TOKEN_FILE: &str = "admin.token";
+
+/// How services are programmed, for those who want to see it.
+#[derive(Debug, Clone)]
+pub(crate) struct Programming {
+    pub(crate) backend: &'static str,
+    pub(crate) settings: ProxySettings,
+    pub(crate) args: ProxyArgs,
+}
+
+/// What the admin API needs of the command that runs it.
+pub(crate) struct AdminOptions {
+    pub(crate) monitor: Arc<Monitor>,
+    /// None where another brain makes the view.
+    pub(crate) store: Option<Arc<Store>>,
+    /// The node whose view is shown; none for a brain.
+    pub(crate) node: Option<String>,
+    pub(crate) spec: SourceSpec,
+    pub(crate) programming: Option<Programming>,
+    pub(crate) overrides_namespace: String,
+    /// How pods of other nodes are reached: `vxlan` or `host-gw`; empty without the plane.
+    pub(crate) overlay: String,
+}
+
+/// The agent, for the admin API.
+pub(crate) struct AdminAgent {
+    monitor: Arc<Monitor>,
+    store: Option<Arc<Store>>,
+    context: Option<NodeContext>,
+    spec: SourceSpec,
+    programming: Option<Programming>,
+    writer: OverrideWriter,
+    client: Option<Client>,
+    started_ms: i64,
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is no pods plane"))]
+    overlay: String,
+    #[cfg(unix)]
+    stats: routes::StatsKept,
+}
+
+/// The admin API, ready to be served.
+pub(crate) struct Admin {
+    pub(crate) server: GuiServer,
+    pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
+}
+
+/// Makes the admin API. Must be called within the runtime on which the source runs.
+pub(crate) async fn admin(
+    listen: &ListenArgs,
+    state_dir: &Path,
+    options: AdminOptions,
+    extra: Router,
+) -> Result<Admin, CommandError> {
+    let tls = listen.admin.tls()?;
+    if tls.is_none() && !listen.admin_listen.ip().is_loopback() {
+        return Err(CommandError::bad_input(format!(
+            "--admin-listen {} can be reached from other machines and so needs TLS: give \
+             --admin-tls-cert and --admin-tls-key, or a loopback address",
+            listen.admin_listen
+        )));
+    }
+    let tokens = tokens(listen, state_dir)?;
+    let kubeconfig = match &options.spec {
+        SourceSpec::Kube(kubeconfig) => Some(kubeconfig.clone()),
+        SourceSpec::Dir(_) | SourceSpec::Brain(_) => None,
+    };
+    if tokens.review && kubeconfig.is_none() {
+        return Err(CommandError::bad_input(
+            "--admin-token-review asks a cluster, and --source names none",
+        ));
+    }
+    let client = match kubeconfig {
+        Some(kubeconfig) => {
+            let client = telaio_source::kube::client(kubeconfig).await;
+            Some(client.map_err(|error| CommandError::BadInput(error.into()))?)
+        }
+        None => None,
+    };
+    let writer = match (&options.spec, &client) {
+        (SourceSpec::Dir(path), _) => OverrideWriter::dir(path),
+        (SourceSpec::Kube(_), Some(client)) => {
+            OverrideWriter::kube(client.clone(), options.overrides_namespace.clone())
+        }
+        _ => OverrideWriter::Nowhere(format!(
+            "this agent follows {}: decide there, by the admin API of that brain",
+            options.spec
+        )),
+    };
+    let events = Arc::new(EventLog::default());
+    if let Some(store) = &options.store {
+        let programs = options.programming.is_some();
+        tokio::spawn(events::follow(
+            Arc::clone(store),
+            Arc::clone(&options.monitor),
+            Arc::clone(&events),
+            programs,
+        ));
+    }
+    let audit = AuditLog::open(state_dir).map_err(|error| {
+        CommandError::failed(format!("{}: {error}", state_dir.join("audit.log").display()))
+    })?;
+    let agent = AdminAgent {
+        context: options.node.map(|node| NodeContext { name: node.as_str().into(), zone: None }),
+        monitor: options.monitor,
+        store: options.store,
+        spec: options.spec,
+        programming: options.programming,
+        writer,
+        client,
+        started_ms: now_ms(),
+        overlay: options.overlay,
+        #[cfg(unix)]
+        stats: routes::StatsKept::default(),
+    };
+    let guard = GuardSettings {
+        tokens,
+        hosts: listen.admin.admin_host.iter().map(|host| host.to_ascii_lowercase()).collect(),
+        tls: tls.is_some(),
+    };
+    let settings = GuiSettings { guard, extra, ..GuiSettings::default() };
+    Ok(Admin { server: GuiServer::new(settings, Arc::new(agent), events, audit), tls })
+}
+
+/// The tokens of files. The admin's is made, and said once, if there is none.
+fn tokens(listen: &ListenArgs, state_dir: &Path) -> Result<Tokens, CommandError> {
+    let bad = |path: &Path, error: std::io::Error| {
+        CommandError::bad_input(format!("{}: {error}", path.display()))
+    };
+    let admin = &listen.admin;
+    let (text, path) = if let Some(path) = &admin.admin_token_file {
+        (token::read(path).map_err(|error| bad(path, error))?, path.clone())
+    } else {
+        std::fs::create_dir_all(state_dir).map_err(|error| bad(state_dir, error))?;
+        let path = state_dir.join(TOKEN_FILE);
+        let (text, fresh) = token::read_or_make(&path).map_err(|error| bad(&path, error))?;
+        // To people at a terminal only: a log is kept, and read by others.
+        if fresh && std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+            eprintln!("telaio: the token of the admin API, said this once: {text}");
+        }
+        (text, path)
+    };
+    tracing::info!(file = %path.display(), "the admin API's token is in this file");
+    let mut tokens = Tokens::default().with("admin", Role::Admin, &text);
+    if let Some(path) = &admin.admin_read_token_file {
+        let text = token::read(path).map_err(|error| bad(path, error))?;
+        tokens = tokens.with("read-only", Role::Read, &text);
+    }
+    tokens.review = admin.admin_token_review;
+    Ok(tokens)
+}
+
+impl AdminAgent {
+    /// The node as the view depends on it.
+    fn node_context(&self) -> NodeContext {
+        let name = self.context.as_ref().map_or_else(|| "".into(), |it| Arc::clone(&it.name));
+        let snapshot = self.store.as_ref().and_then(|store| store.snapshot());
+        NodeContext::new(Arc::clone(&name), snapshot.as_ref().and_then(|it| it.node(&name)))
+    }
+}
+
+impl Agent for AdminAgent {
+    fn status(&self) -> String {
+        serde_json::to_string_pretty(&self.monitor.report()).unwrap_or_default() + "\n"
+    }
+
+    fn figures(&self) -> BoxFuture<'_, Figures> {
+        async {
+            let figures = self.health_figures();
+            #[cfg(unix)]
+            let figures = Figures { http: self.http_figures().await, ..figures };
+            figures
+        }
+        .boxed()
+    }
+
+    fn overview(&self) -> Overview {
+        self.make_overview()
+    }
+
+    fn network(&self) -> BoxFuture<'_, Network> {
+        async {
+            #[cfg(unix)]
+            let known = self.ask_worker().await;
+            let mut network = Network { at_ms: now_ms(), ..Network::default() };
+            self.add_services(&mut network);
+            self.add_pods(&mut network);
+            #[cfg(unix)]
+            self.add_routes(&mut network, known);
+            network
+        }
+        .boxed()
+    }
+
+    fn service(&self, key: &Key) -> Option<ServiceDetail> {
+        self.service_detail(key)
+    }
+
+    fn rules<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Rules, Refusal>> {
+        async { self.show_rules(key).await }.boxed()
+    }
+
+    fn trace<'a>(
+        &'a self,
+        question: &'a TraceQuestion,
+    ) -> BoxFuture<'a, Result<TraceAnswer, Refusal>> {
+        async { self.show_trace(question).await }.boxed()
+    }
+
+    fn purge<'a>(&'a self, what: &'a Purge) -> BoxFuture<'a, Result<u64, Refusal>> {
+        async {
+            #[cfg(unix)]
+            let purged = self.purge_cache(what).await;
+            #[cfg(not(unix))]
+            let purged = Err(Refusal::Unavailable(format!("no ingress runs here: {what:?}")));
+            purged
+        }
+        .boxed()
+    }
+
+    fn resync(&self) -> Result<Vec<String>, Refusal> {
+        let loops: Vec<_> = self.monitor.sync_loops().collect();
+        if loops.is_empty() {
+            return Err(Refusal::Unavailable("nothing is programmed here".to_owned()));
+        }
+        for handle in &loops {
+            // A full sync compiles everything, one for drift also looks at the kernel.
+            handle.resync();
+            handle.drift_suspected();
+        }
+        Ok(vec![format!("{} sync loops", loops.len())])
+    }
+
+    fn overrides(&self) -> Vec<Arc<Override>> {
+        let Some(snapshot) = self.store.as_ref().and_then(|store| store.snapshot()) else {
+            return Vec::new();
+        };
+        let first = snapshot.objects.partition_point(|it| it.kind() < Kind::Override);
+        let overrides = snapshot.objects[first..].iter().map_while(|object| match object {
+            Object::Override(decided) => Some(Arc::clone(decided)),
+            _ => None,
+        });
+        overrides.collect()
+    }
+
+    fn decide(
+        &self,
+        changes: Vec<(ObjectKey, Option<Override>)>,
+    ) -> BoxFuture<'_, Result<(), Refusal>> {
+        async {
+            self.writer.write(changes).await.map_err(|error| match error {
+                WriteError::Conflict(_) | WriteError::TooMany(_) => {
+                    Refusal::Conflict(error.to_string())
+                }
+                _ => Refusal::Unavailable(error.to_string()),
+            })
+        }
+        .boxed()
+    }
+
+    fn read_only_because(&self) -> Option<String> {
+        self.writer.read_only_because().map(str::to_owned)
+    }
+
+    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Option<(String, Role)>> {
+        async {
+            let client = self.client.as_ref()?;
+            let reviewed = telaio_source::kube::review(client, token).await?;
+            match reviewed {
+                it if it.may_write => Some((it.name, Role::Admin)),
+                it if it.may_read => Some((it.name, Role::Read)),
+                _ => None,
+            }
+        }
+        .boxed()
+    }
+}

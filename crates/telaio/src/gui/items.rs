@@ -1,0 +1,309 @@
+//! Services, nodes and the pods plane, as lists show them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use telaio_brain::view::applies;
+use telaio_brain::{NodeContext, ServiceState, Wants, service_view};
+use telaio_gui::Network;
+use telaio_gui::values::service::{
+    EndpointCounts, EndpointItem, EndpointPort, NodeItem, Port, ServiceDetail, ServiceItem,
+};
+use telaio_gui::values::{Counters, Key, State};
+use telaio_model::{Object, ObjectKey, OverrideAction, Service, TargetPort, TrafficPolicy};
+
+use super::AdminAgent;
+
+fn texts(all: impl IntoIterator<Item = impl ToString>) -> Vec<String> {
+    all.into_iter().map(|it| it.to_string()).collect()
+}
+
+fn policy(policy: TrafficPolicy) -> String {
+    match policy {
+        TrafficPolicy::Cluster => "Cluster".to_owned(),
+        TrafficPolicy::Local => "Local".to_owned(),
+    }
+}
+
+impl AdminAgent {
+    pub(super) fn add_services(&self, network: &mut Network) {
+        let Some(snapshot) = self.store.as_ref().and_then(|store| store.snapshot()) else { return };
+        let context = self.node_context();
+        let mut on_nodes: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+        for state in &snapshot.services {
+            for endpoint in state.all_slices().flat_map(|slice| &slice.endpoints) {
+                if let Some(node) = &endpoint.node {
+                    *on_nodes.entry(Arc::clone(node)).or_default() += 1;
+                }
+            }
+            let Some(service) = &state.service else { continue };
+            let items = endpoints(state, &context);
+            network.services.push(self.service_item(service, state, &items));
+        }
+        for object in &snapshot.objects {
+            let Object::Node(node) = object else { continue };
+            let name = &node.meta.key.name;
+            network.nodes.push(NodeItem {
+                name: name.to_string(),
+                own: *name == context.name,
+                addresses: texts(node.addresses.iter().map(|it| it.ip)),
+                pod_cidrs: texts(&node.pod_cidrs),
+                zone: node.zone().map(ToString::to_string),
+                leaving: node.is_leaving(),
+                endpoints: on_nodes.get(name).copied().unwrap_or(0),
+            });
+        }
+    }
+
+    fn service_item(
+        &self,
+        service: &Service,
+        state: &ServiceState,
+        items: &[EndpointItem],
+    ) -> ServiceItem {
+        let count = |of: fn(&&EndpointItem) -> bool| items.iter().filter(of).count();
+        let counts = EndpointCounts {
+            total: items.len(),
+            ready: count(|it| it.ready && !it.removed),
+            terminating: count(|it| it.terminating),
+            drained: count(|it| it.drained || it.removed),
+            local: count(|it| it.local),
+            used: count(|it| it.used),
+        };
+        let (health, text) = judge(service, &counts);
+        let key = Key::new(&*service.meta.key.namespace, &*service.meta.key.name);
+        ServiceItem {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            service_type: service.service_type.to_string(),
+            headless: service.headless,
+            cluster_ips: texts(&service.cluster_ips),
+            external_ips: texts(&service.external_ips),
+            load_balancer_ips: texts(service.load_balancer_vips()),
+            ports: service.ports.iter().map(port).collect(),
+            endpoints: counts,
+            state: health,
+            state_text: text,
+            overridden: !state.overrides.is_empty(),
+            counters: self.service_counters(&key),
+        }
+    }
+
+    /// What the ingress sends to a service.
+    fn service_counters(&self, key: &Key) -> Option<Counters> {
+        #[cfg(unix)]
+        let counters = self.stats.of_service(key);
+        #[cfg(not(unix))]
+        let counters = (self.started_ms < 0 && key.name.is_empty()).then(Counters::default);
+        counters
+    }
+
+    pub(super) fn service_detail(&self, key: &Key) -> Option<ServiceDetail> {
+        let snapshot = self.store.as_ref()?.snapshot()?;
+        let wanted = ObjectKey::new(key.namespace.as_str(), key.name.as_str());
+        let found = snapshot.services.binary_search_by(|it| it.key.cmp(&wanted)).ok()?;
+        let state = &snapshot.services[found];
+        let service = state.service.as_ref()?;
+        #[cfg_attr(not(unix), expect(unused_mut, reason = "nobody counts there"))]
+        let mut items = endpoints(state, &self.node_context());
+        #[cfg(unix)]
+        for item in &mut items {
+            item.counters = self.stats.of_endpoint(key, &item.address);
+        }
+        let map = |labels: &telaio_model::Labels| {
+            labels.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+        };
+        Some(ServiceDetail {
+            item: self.service_item(service, state, &items),
+            internal_traffic_policy: policy(service.internal_traffic_policy),
+            external_traffic_policy: policy(service.external_traffic_policy),
+            session_affinity_s: service.session_affinity.map(|it| it.timeout_s),
+            source_ranges: texts(&service.source_ranges),
+            health_check_node_port: service.health_check_node_port,
+            external_name: service.external_name.as_deref().map(str::to_owned),
+            labels: map(&service.meta.labels),
+            annotations: map(&service.meta.annotations),
+            backend: self.programming.as_ref().map(|it| it.backend.to_owned()),
+            endpoint_items: items,
+            overrides: Vec::new(),
+            routes: Vec::new(),
+        })
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(super) fn add_pods(&self, network: &mut Network) {
+        use telaio_gui::values::pods::{InstanceItem, NetworkItem, PeerItem, PodsSummary};
+        let Some(report) = self.monitor.pods_report() else { return };
+        let by_address = self.by_address();
+        network.pods = PodsSummary {
+            enabled: true,
+            networks: report.networks.len(),
+            instances: report.instance_count,
+            peers: report.peers.len(),
+            policies: report.policies,
+            cni: report.cni,
+            problems: report.problems,
+        };
+        for it in report.networks {
+            let on_it = report.instances.iter().filter(|one| one.network == it.name).count();
+            let (name, bridge, subnets) = (it.name, it.bridge, it.subnets);
+            network.networks.push(NetworkItem { name, bridge, subnets, instances: on_it });
+        }
+        for it in report.instances {
+            let known = it.addresses.iter().filter_map(|text| by_address.get(&text.parse().ok()?));
+            let known: Vec<&(Option<Key>, Key)> = known.flatten().collect();
+            network.instances.push(InstanceItem {
+                pod: known.iter().find_map(|(pod, _)| pod.clone()),
+                services: known.iter().map(|(_, service)| service.clone()).collect(),
+                id: it.id,
+                network: it.network,
+                interface: it.interface,
+                addresses: it.addresses,
+                ports: it.ports,
+            });
+        }
+        for name in report.peers {
+            let node = network.nodes.iter().find(|node| node.name == name);
+            network.peers.push(PeerItem {
+                addresses: node.map(|it| it.addresses.clone()).unwrap_or_default(),
+                subnets: node.map(|it| it.pod_cidrs.clone()).unwrap_or_default(),
+                mode: self.overlay.clone(),
+                node: name,
+            });
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    #[expect(clippy::unused_self, reason = "there is no pods plane")]
+    pub(super) fn add_pods(&self, _: &mut Network) {}
+
+    /// The pods and services behind each address of this node.
+    #[cfg(target_os = "linux")]
+    fn by_address(&self) -> BTreeMap<IpAddr, Vec<(Option<Key>, Key)>> {
+        let mut found: BTreeMap<IpAddr, Vec<(Option<Key>, Key)>> = BTreeMap::new();
+        let Some(snapshot) = self.store.as_ref().and_then(|store| store.snapshot()) else {
+            return found;
+        };
+        let own = self.context.as_ref().map(|it| Arc::clone(&it.name));
+        for state in &snapshot.services {
+            let service = Key::new(&*state.key.namespace, &*state.key.name);
+            for endpoint in state.all_slices().flat_map(|slice| &slice.endpoints) {
+                if endpoint.node.is_some() && endpoint.node != own {
+                    continue;
+                }
+                let pod = endpoint.pod.as_ref().map(|it| Key::new(&*state.key.namespace, &**it));
+                found.entry(endpoint.address).or_default().push((pod, service.clone()));
+            }
+        }
+        found
+    }
+}
+
+fn port(port: &telaio_model::ServicePort) -> Port {
+    Port {
+        name: port.name.to_string(),
+        protocol: port.protocol.to_string(),
+        port: port.port,
+        node_port: port.node_port,
+        target: match &port.target_port {
+            TargetPort::Number(number) => number.to_string(),
+            TargetPort::Name(name) => name.to_string(),
+        },
+        app_protocol: port.app_protocol.as_deref().map(str::to_owned),
+    }
+}
+
+/// How a service is, in a word and a line.
+fn judge(service: &Service, counts: &EndpointCounts) -> (State, String) {
+    if service.external_name.is_some() {
+        return (State::Ok, String::new());
+    }
+    if service.ports.is_empty() || (counts.total == 0 && service.selector.is_empty()) {
+        return (State::Idle, "nobody is meant to serve it yet".to_owned());
+    }
+    let text = format!("{} of {} endpoints are ready", counts.ready, counts.total);
+    match counts {
+        it if it.used == 0 && it.drained > 0 && it.drained >= it.ready => {
+            (State::Error, "everybody who could serve it is drained".to_owned())
+        }
+        it if it.ready == 0 => (State::Error, "nobody serves it: no endpoint is ready".to_owned()),
+        it if it.drained > 0 => (State::Ok, format!("{} drained", it.drained)),
+        it if it.ready < it.total => (State::Warning, text),
+        _ => (State::Ok, String::new()),
+    }
+}
+
+/// The endpoints of a service, ready or not, as the cluster and people have them.
+fn endpoints(state: &ServiceState, context: &NodeContext) -> Vec<EndpointItem> {
+    if state.service.is_none() {
+        return Vec::new();
+    }
+    let wants = Wants { all_services: true, ..Wants::services() };
+    let view = service_view(state, context, &wants);
+    let mut used: BTreeMap<IpAddr, Vec<EndpointPort>> = BTreeMap::new();
+    for endpoint in view.iter().flat_map(|view| view.endpoints.values()) {
+        let ports = endpoint.ports.iter().map(|port| EndpointPort {
+            name: port.name.to_string(),
+            port: port.port,
+            internal: port.scopes.internal || port.scopes.cluster,
+            external: port.scopes.external || port.scopes.local,
+        });
+        let ports: Vec<EndpointPort> = ports.collect();
+        for ip in &endpoint.ips {
+            used.entry(*ip).or_default().extend(ports.iter().cloned());
+        }
+    }
+    let mut items: BTreeMap<(IpAddr, Vec<Option<u16>>), EndpointItem> = BTreeMap::new();
+    for slice in state.all_slices() {
+        let added = state.is_added(slice);
+        for endpoint in &slice.endpoints {
+            let hits: Vec<_> = state.overrides.iter().filter(|it| applies(it, endpoint)).collect();
+            let weight = hits.iter().rev().find_map(|it| match it.action {
+                OverrideAction::Weight(weight) => Some(weight),
+                _ => None,
+            });
+            let weight = weight.or(endpoint.weight).unwrap_or(1);
+            let drained = weight == 0 || hits.iter().any(|it| it.action == OverrideAction::Drain);
+            let offered = || {
+                slice.ports.iter().filter_map(|port| {
+                    Some(EndpointPort {
+                        name: port.name.to_string(),
+                        port: port.port?,
+                        internal: false,
+                        external: false,
+                    })
+                })
+            };
+            // An address can be in two slices with other ports.
+            let is_of_slice =
+                |it: &&EndpointPort| slice.ports.iter().any(|p| p.port == Some(it.port));
+            let ports: Option<Vec<EndpointPort>> = used
+                .get(&endpoint.address)
+                .map(|all| all.iter().filter(is_of_slice).cloned().collect());
+            let ports = ports.unwrap_or_else(|| offered().collect());
+            let item = EndpointItem {
+                address: endpoint.address.to_string(),
+                used: ports.iter().any(|port| port.internal || port.external),
+                ports,
+                pod: endpoint.pod.as_deref().map(str::to_owned),
+                node: endpoint.node.as_deref().map(str::to_owned),
+                zone: endpoint.zone.as_deref().map(str::to_owned),
+                local: endpoint.node.as_ref() == Some(&context.name),
+                ready: endpoint.conditions.ready,
+                serving: endpoint.conditions.serving,
+                terminating: endpoint.conditions.terminating,
+                weight: if drained { 0 } else { weight },
+                drained,
+                added,
+                removed: hits.iter().any(|it| it.action == OverrideAction::Remove),
+                overrides: hits.iter().map(|it| it.meta.key.to_string()).collect(),
+                counters: None,
+            };
+            // Of an address and port in two slices the first says what it is.
+            let ports = slice.ports.iter().map(|port| port.port).collect();
+            items.entry((endpoint.address, ports)).or_insert(item);
+        }
+    }
+    items.into_values().collect()
+}

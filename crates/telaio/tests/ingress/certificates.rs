@@ -1,0 +1,167 @@
+//! TLS as annotations ask for it: certificates of clients, connections passed through, encrypted backends.
+
+use std::path::Path;
+use std::process::Command;
+
+use rcgen::{CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use serde_json::{Value, json};
+
+use super::operations::wait_until;
+use super::{Answer, Echo, Ingress, Manifests, all_annotated, ingress, service, service_at};
+
+fn indent(text: &str) -> String {
+    format!("    {}\n", text.trim().replace('\n', "\n    "))
+}
+
+fn secret(name: &str, kind: &str, entries: &[(&str, &str)]) -> String {
+    let entry = |(key, text): &(&str, &str)| format!("  {key}: |\n{}", indent(text));
+    let data = entries.iter().map(entry).collect::<Vec<_>>().concat();
+    format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: shop}}\ntype: {kind}\n\
+         stringData:\n{data}---\n"
+    )
+}
+
+fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+/// Certificate and key in PEM.
+fn signed(name: &str, by: &CertifiedIssuer<'static, KeyPair>) -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    (params.signed_by(&key, by).unwrap().pem(), key.serialize_pem())
+}
+
+/// Asks by HTTPS; `None` without an answer.
+fn curl(plane: &Ingress, host: &str, path: &str, more: &[&str]) -> Option<Answer> {
+    let port = plane.https.port();
+    let out = Command::new("curl")
+        .args(["-ski", "--max-time", "60", "--resolve", &format!("{host}:{port}:127.0.0.1")])
+        .args(more)
+        .arg(format!("https://{host}:{port}{path}"))
+        .output()
+        .unwrap();
+    Answer::read(&String::from_utf8_lossy(&out.stdout))
+}
+
+fn write(directory: &Path, name: &str, text: &str) -> String {
+    let path = directory.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn with_tls(text: &str, host: &str) -> String {
+    text.replace("spec:\n", &format!("spec:\n  tls: [{{hosts: [{host}], secretName: cert}}]\n"))
+}
+
+#[test]
+fn clients_show_the_certificates_that_are_asked_for_also_before_the_cache() {
+    let one = Echo::start("one");
+    let (ours, others) = (authority("ours"), authority("others"));
+    let (certificate, key) = signed("a.example.com", &ours);
+    let manifests = Manifests::empty();
+    let pairs = [
+        ("auth-tls-secret", "shop/clients"),
+        ("auth-tls-verify-client", "on"),
+        ("auth-tls-pass-certificate-to-upstream", "true"),
+        ("telaio.dev/cache", "true"),
+    ];
+    let all = service("one", &[&one])
+        + &secret("cert", "kubernetes.io/tls", &[("tls.crt", &certificate), ("tls.key", &key)])
+        + &secret("clients", "Opaque", &[("ca.crt", &ours.pem())])
+        + &with_tls(
+            &ingress("a", "a.example.com", "/", "one", &all_annotated(&pairs)),
+            "a.example.com",
+        );
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "own");
+    let directory = tempfile::tempdir().unwrap();
+    let files = |name: &str, by| {
+        let (certificate, key) = signed(name, by);
+        let certificate = write(directory.path(), &format!("{name}.crt"), &certificate);
+        (certificate, write(directory.path(), &format!("{name}.key"), &key))
+    };
+    let (ann, ann_key) = files("ann", &ours);
+    let (eve, eve_key) = files("eve", &others);
+    let path = "/?max-age=60,public";
+    let as_ann = || {
+        curl(&plane, "a.example.com", path, &["--cert", &ann, "--key", &ann_key])
+            .expect("an answer")
+    };
+    let first = as_ann();
+    assert_eq!(first.status, 200, "{first:?}");
+    let headers = &first.seen()["headers"];
+    assert_eq!(headers["ssl-client-verify"], "SUCCESS", "{headers}");
+    assert!(headers["ssl-client-subject-dn"].as_str().unwrap().contains("CN=ann"), "{headers}");
+    assert!(headers["ssl-client-cert"].as_str().unwrap().contains("BEGIN"), "{headers}");
+    wait_until("a hit", || {
+        as_ann().field("cache-status").filter(|it| it.contains("hit")).map(drop)
+    });
+    let before = one.requests();
+    // What is cached is for those with a certificate only.
+    let without = curl(&plane, "a.example.com", path, &[]).expect("an answer");
+    assert_eq!(without.status, 400, "{without:?}");
+    assert_eq!(without.backend(), None);
+    let wrong = curl(&plane, "a.example.com", path, &["--cert", &eve, "--key", &eve_key]);
+    let wrong = wrong.map(|answer| (answer.status, answer.backend()));
+    assert!(wrong.is_none() || wrong == Some((400, None)), "{wrong:?}");
+    assert_eq!(one.requests(), before);
+}
+
+#[test]
+fn tls_goes_through_to_a_backend_or_is_spoken_with_it() {
+    let one = Echo::start("one");
+    let issuer = authority("inner");
+    let (certificate, key) = signed("b.example.com", &issuer);
+    let manifests = Manifests::empty();
+    // The agent's own HTTPS is the backend that speaks TLS.
+    let inner = service("one", &[&one])
+        + &secret("cert", "kubernetes.io/tls", &[("tls.crt", &certificate), ("tls.key", &key)])
+        + &with_tls(&ingress("b", "b.example.com", "/", "one", ""), "b.example.com");
+    manifests.write("inner.yaml", &inner);
+    let inner = Ingress::start(manifests, "same");
+    let manifests = Manifests::empty();
+    let https = [
+        ("backend-protocol", "HTTPS"),
+        ("upstream-vhost", "b.example.com"),
+        ("proxy-ssl-name", "b.example.com"),
+        ("proxy-ssl-server-name", "on"),
+    ];
+    let all = service_at("tls", &[inner.https])
+        + &ingress("a", "a.example.com", "/", "tls", &all_annotated(&https))
+        + &ingress(
+            "through",
+            "b.example.com",
+            "/",
+            "tls",
+            &all_annotated(&[("ssl-passthrough", "true")]),
+        );
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "same");
+    let answer = super::ask(plane.http, "a.example.com", "/x");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let seen = answer.seen();
+    assert_eq!(
+        (&seen["backend"], &seen["headers"]["host"]),
+        (&json!("one"), &json!("b.example.com"))
+    );
+    let through = curl(&plane, "b.example.com", "/y", &[]).expect("an answer");
+    assert_eq!(through.backend().as_deref(), Some("one"), "{through:?}");
+    // It was not opened on the way: what was shown is the backend's own certificate.
+    let name = format!("b.example.com:{}:127.0.0.1", plane.https.port());
+    let url = format!("https://b.example.com:{}/", plane.https.port());
+    let directory = tempfile::tempdir().unwrap();
+    let ca = write(directory.path(), "ca.crt", &issuer.pem());
+    let out = Command::new("curl")
+        .args(["-s", "--max-time", "60", "--cacert", &ca, "--resolve", &name, &url])
+        .output()
+        .unwrap();
+    let seen: Value =
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|error| panic!("{error}: {out:?}"));
+    assert_eq!(seen["headers"]["via"], "2.0 telaio", "one proxy has opened it: {seen}");
+}

@@ -1,0 +1,190 @@
+//! Who is let in, and that the cache is asked only for those who are.
+
+use super::annotations::ingresses;
+use super::operations::wait_until;
+use super::{Echo, Ingress, Manifests, all_annotated, ask_with, ingress, send, service};
+
+/// What a user `ann` with the password `secret` sends.
+const ANN: &str = "Authorization: Basic YW5uOnNlY3JldA==\r\n";
+
+fn from(address: &str) -> String {
+    format!("X-Forwarded-For: {address}\r\n")
+}
+
+/// A Secret with that user.
+fn users() -> String {
+    "apiVersion: v1\nkind: Secret\nmetadata: {name: users, namespace: shop}\ntype: Opaque\n\
+     stringData:\n  auth: \"ann:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\"\n---\n"
+        .to_owned()
+}
+
+/// An agent that believes us who the client is.
+fn start(manifests: Manifests) -> Ingress {
+    Ingress::start_with(manifests, "same", &["--trusted-proxies=127.0.0.0/8"])
+}
+
+#[test]
+fn only_those_are_let_in_who_may() {
+    let (one, auth) = (Echo::start("one"), Echo::start("auth"));
+    let manifests = Manifests::empty();
+    let url = format!("http://{}/check", auth.address);
+    let all = service("one", &[&one])
+        + &users()
+        + &ingresses(&[
+            ("allow.example.com", &[("whitelist-source-range", "192.0.2.0/24,2001:db8::/32")]),
+            ("deny.example.com", &[("denylist-source-range", "192.0.2.7")]),
+            (
+                "basic.example.com",
+                &[("auth-type", "basic"), ("auth-secret", "users"), ("auth-realm", "the shop")],
+            ),
+            (
+                "ask.example.com",
+                &[
+                    ("auth-url", &url),
+                    ("auth-response-headers", "X-Echo"),
+                    ("auth-signin", "https://login.example.com/start"),
+                ],
+            ),
+            ("often.example.com", &[("limit-rpm", "2"), ("limit-burst-multiplier", "1")]),
+            ("second.example.com", &[("limit-rps", "1"), ("limit-burst-multiplier", "1")]),
+            ("friend.example.com", &[("limit-rpm", "1"), ("limit-whitelist", "192.0.2.0/24")]),
+            ("few.example.com", &[("limit-connections", "1")]),
+            (
+                "cross.example.com",
+                &[
+                    ("enable-cors", "true"),
+                    ("cors-allow-origin", "https://app.example.com"),
+                    ("cors-allow-methods", "GET, PUT"),
+                    ("cors-max-age", "60"),
+                ],
+            ),
+        ]);
+    manifests.write("all.yaml", &all);
+    let plane = start(manifests);
+    let status = |host: &str, fields: &str| ask_with(plane.http, host, "/", fields).status;
+    assert_eq!(status("allow.example.com", &from("192.0.2.1")), 200);
+    assert_eq!(status("allow.example.com", &from("2001:db8::1")), 200);
+    assert_eq!(status("allow.example.com", &from("198.51.100.1")), 403);
+    assert_eq!(status("deny.example.com", &from("192.0.2.7")), 403);
+    assert_eq!(status("deny.example.com", &from("192.0.2.8")), 200);
+
+    let refused = ask_with(plane.http, "basic.example.com", "/", "");
+    assert_eq!(refused.status, 401);
+    let wanted = refused.field("www-authenticate").unwrap();
+    assert!(wanted.starts_with("Basic ") && wanted.contains("the shop"), "{wanted}");
+    assert_eq!(status("basic.example.com", ANN), 200);
+    assert_eq!(status("basic.example.com", "Authorization: Basic YW5uOnNlY3JldDI=\r\n"), 401);
+
+    let passed = ask_with(plane.http, "ask.example.com", "/x?y=1", "");
+    assert_eq!(passed.status, 200, "{passed:?}");
+    assert_eq!(passed.seen()["headers"]["x-echo"], "auth");
+    let question = auth.seen().pop().unwrap();
+    assert_eq!(question["path"], "/check");
+    assert_eq!(question["headers"]["x-original-method"], "GET", "{question}");
+    let url = question["headers"]["x-original-url"].as_str().unwrap();
+    assert!(url.ends_with("ask.example.com/x?y=1"), "{url}");
+    let sent = ask_with(plane.http, "ask.example.com", "/", "X-Echo-Status: 401\r\n");
+    assert_eq!(sent.status, 302, "{sent:?}");
+    assert!(sent.field("location").unwrap().starts_with("https://login.example.com/start"));
+    assert_eq!(status("ask.example.com", "X-Echo-Status: 403\r\n"), 403);
+
+    let (ann, ben) = (from("203.0.113.1"), from("203.0.113.2"));
+    let many: Vec<u16> = (0..4).map(|_| status("often.example.com", &ann)).collect();
+    assert_eq!(many.first(), Some(&200), "{many:?}");
+    assert_eq!(many.last(), Some(&429), "{many:?}");
+    assert_eq!(status("often.example.com", &ben), 200, "each client is counted alone");
+    assert!((0..5).any(|_| status("second.example.com", &ann) == 429));
+    for _ in 0..8 {
+        assert_eq!(status("friend.example.com", &from("192.0.2.9")), 200);
+    }
+    let before = one.requests();
+    let (http, fields) = (plane.http, ann.clone());
+    let slow =
+        std::thread::spawn(move || ask_with(http, "few.example.com", "/slow", &fields).status);
+    wait_until("the slow request", || (one.requests() > before).then_some(()));
+    assert_eq!(status("few.example.com", &ann), 429, "one is under way");
+    assert_eq!(status("few.example.com", &ben), 200);
+    assert_eq!(slow.join().unwrap(), 200);
+    wait_until("the place to be free", || (status("few.example.com", &ann) == 200).then_some(()));
+
+    let origin = "Origin: https://app.example.com\r\n";
+    let question = format!("{origin}Access-Control-Request-Method: PUT\r\n");
+    let before = one.requests();
+    let answer = send(plane.http, "OPTIONS", "cross.example.com", "/", &question, "");
+    assert_eq!(answer.status, 204, "{answer:?}");
+    assert_eq!(answer.field("access-control-allow-origin"), Some("https://app.example.com"));
+    assert_eq!(answer.field("access-control-allow-methods"), Some("GET, PUT"));
+    assert_eq!(answer.field("access-control-max-age"), Some("60"));
+    assert_eq!(one.requests(), before, "the backend is not asked");
+    let answer = ask_with(plane.http, "cross.example.com", "/", origin);
+    assert_eq!(answer.field("access-control-allow-origin"), Some("https://app.example.com"));
+    let answer = ask_with(plane.http, "cross.example.com", "/", "Origin: https://evil.example\r\n");
+    assert_eq!(answer.field("access-control-allow-origin"), None);
+}
+
+#[test]
+fn what_is_cached_is_given_only_to_those_who_may_ask() {
+    let (one, auth) = (Echo::start("one"), Echo::start("auth"));
+    let manifests = Manifests::empty();
+    let url = format!("http://{}/check", auth.address);
+    let guards: [(&str, &[(&str, &str)]); 5] = [
+        ("allow.example.com", &[("whitelist-source-range", "192.0.2.1")]),
+        ("deny.example.com", &[("denylist-source-range", "192.0.2.2")]),
+        ("basic.example.com", &[("auth-type", "basic"), ("auth-secret", "users")]),
+        ("ask.example.com", &[("auth-url", &url)]),
+        ("often.example.com", &[("limit-rpm", "3"), ("limit-burst-multiplier", "1")]),
+    ];
+    let mut all = service("one", &[&one]) + &users();
+    for (host, pairs) in guards {
+        let pairs: Vec<_> = pairs.iter().copied().chain([("telaio.dev/cache", "true")]).collect();
+        all += &ingresses(&[(host, &pairs)]);
+    }
+    manifests.write("all.yaml", &all);
+    let plane = start(manifests);
+    let path = "/?max-age=60,public";
+    let get = |host: &str, fields: &str| ask_with(plane.http, host, path, fields);
+    let (may, may_not) = (from("192.0.2.1"), from("192.0.2.2"));
+    let cases = [
+        ("allow.example.com", may.as_str(), may_not.as_str(), 403),
+        ("deny.example.com", may.as_str(), may_not.as_str(), 403),
+        ("basic.example.com", ANN, "", 401),
+        ("ask.example.com", "", "X-Echo-Status: 403\r\n", 403),
+    ];
+    for (host, may, may_not, refused) in cases {
+        assert_eq!(get(host, may).status, 200, "{host}");
+        let before = one.requests();
+        let hit = wait_until("a hit", || {
+            let again = get(host, may);
+            assert_eq!(again.status, 200, "{host}");
+            again.field("cache-status").filter(|it| it.contains("hit")).map(str::to_owned)
+        });
+        assert!(one.requests() <= before + 1, "{host}: {hit}");
+        let before = one.requests();
+        let answer = get(host, may_not);
+        assert_eq!(answer.status, refused, "{host}: {answer:?}");
+        assert_ne!(answer.backend().as_deref(), Some("one"), "{host}: {answer:?}");
+        assert_eq!(get(host, may).status, 200, "{host}");
+        assert_eq!(one.requests(), before, "{host}: all of it from the cache");
+    }
+    // What is answered from the cache is counted like any other.
+    let statuses: Vec<u16> = (0..8).map(|_| get("often.example.com", &may).status).collect();
+    assert_eq!((statuses[0], statuses[7]), (200, 429), "{statuses:?}");
+    let other = get("often.example.com", &may_not);
+    assert_eq!(other.status, 200);
+    assert!(other.field("cache-status").unwrap().contains("hit"), "{other:?}");
+}
+
+#[test]
+fn an_answer_for_one_user_is_never_another_users() {
+    let one = Echo::start("one");
+    let manifests = Manifests::empty();
+    let pairs = [("auth-type", "basic"), ("auth-secret", "users"), ("telaio.dev/cache", "true")];
+    let text = ingress("a", "a.example.com", "/", "one", &all_annotated(&pairs));
+    manifests.write("all.yaml", &(service("one", &[&one]) + &users() + &text));
+    let plane = start(manifests);
+    for _ in 0..2 {
+        let before = one.requests();
+        assert_eq!(ask_with(plane.http, "a.example.com", "/?max-age=60", ANN).status, 200);
+        assert_eq!(one.requests(), before + 1, "it did not say that everybody may have it");
+    }
+}

@@ -1,0 +1,198 @@
+//! Answers that others give or see: error pages, mirrors, the cache, compression.
+
+use serde_json::json;
+
+use super::operations::wait_until;
+use super::{Echo, Ingress, Manifests, all_annotated, ask, ask_with, ingress, send, service};
+
+#[test]
+fn errors_are_answered_by_the_backend_for_them() {
+    let (one, pages) = (Echo::start("one"), Echo::start("pages"));
+    let manifests = Manifests::empty();
+    let pairs = [("custom-http-errors", "404,502"), ("default-backend", "pages")];
+    let only_default = [("default-backend", "pages")];
+    let all = service("one", &[&one])
+        + &service("pages", &[&pages])
+        + &service("none", &[])
+        + &ingress("a", "a.example.com", "/", "one", &all_annotated(&pairs))
+        + &ingress("b", "b.example.com", "/", "none", &all_annotated(&only_default))
+        + &ingress("c", "c.example.com", "/", "one", &all_annotated(&only_default));
+    manifests.write("all.yaml", &all);
+    for process in ["same", "own"] {
+        let copy = Manifests::empty();
+        copy.write("all.yaml", &all);
+        let plane = Ingress::start(copy, process);
+        let get = |host: &str, path: &str| {
+            ask_with(plane.http, host, path, "Accept: text/html\r\nX-Request-Id: r-1\r\n")
+        };
+        assert_eq!(get("a.example.com", "/ok").backend().as_deref(), Some("one"));
+        let page = get("a.example.com", "/missing?status=404");
+        assert_eq!(page.status, 200, "the page's own status: {page:?}");
+        let seen = page.seen();
+        assert_eq!((&seen["backend"], &seen["path"]), (&json!("pages"), &json!("/")));
+        let headers = &seen["headers"];
+        for (name, value) in [
+            ("x-code", "404"),
+            ("x-format", "text/html"),
+            ("x-original-uri", "/missing?status=404"),
+            ("x-namespace", "shop"),
+            ("x-ingress-name", "a"),
+            ("x-service-name", "one"),
+            ("x-service-port", "80"),
+            ("x-request-id", "r-1"),
+        ] {
+            assert_eq!(headers[name], value, "{name} of {headers}");
+        }
+        // A request with a body is asked about without it.
+        let page =
+            send(plane.http, "POST", "a.example.com", "/?status=404", "", "some text").seen();
+        assert_eq!((&page["backend"], &page["method"]), (&json!("pages"), &json!("GET")));
+        assert_eq!(page["body"], "");
+        assert_eq!(page["headers"]["content-length"], json!(null), "{page}");
+        assert_eq!(get("a.example.com", "/?status=500").backend().as_deref(), Some("one"));
+        let nobody = get("b.example.com", "/x").seen();
+        assert_eq!(
+            (&nobody["backend"], &nobody["headers"]["x-code"]),
+            (&json!("pages"), &json!("503"))
+        );
+        let own = get("c.example.com", "/?status=503");
+        assert_eq!((own.status, own.backend().as_deref()), (503, Some("one")), "it is its own");
+    }
+}
+
+#[test]
+fn an_error_page_that_cannot_be_had_leaves_the_answer() {
+    let one = Echo::start("one");
+    let manifests = Manifests::empty();
+    let pairs = [("custom-http-errors", "404"), ("default-backend", "pages")];
+    let all = service("one", &[&one])
+        + &service("pages", &[])
+        + &service("none", &[])
+        + &ingress("a", "a.example.com", "/", "one", &all_annotated(&pairs))
+        + &ingress("b", "b.example.com", "/", "none", &all_annotated(&pairs));
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "same");
+    let answer = ask(plane.http, "a.example.com", "/?status=404");
+    assert_eq!((answer.status, answer.backend().as_deref()), (404, Some("one")));
+    assert_eq!(ask(plane.http, "b.example.com", "/").status, 503);
+}
+
+#[test]
+fn requests_are_copied_to_the_mirror_and_its_answer_is_nobodys() {
+    let (one, mirror) = (Echo::start("one"), Echo::start("mirror"));
+    let manifests = Manifests::empty();
+    let url = format!("http://{}", mirror.address);
+    let all = service("one", &[&one])
+        + &ingress("a", "a.example.com", "/", "one", &all_annotated(&[("mirror-target", &url)]))
+        + &ingress(
+            "b",
+            "b.example.com",
+            "/",
+            "one",
+            &all_annotated(&[("mirror-target", &url), ("mirror-request-body", "off")]),
+        )
+        + &ingress(
+            "gone",
+            "gone.example.com",
+            "/",
+            "one",
+            &all_annotated(&[("mirror-target", "http://127.0.0.1:1")]),
+        );
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "own");
+    let copied = |count: usize| {
+        wait_until("the copy", || Some(mirror.seen()).filter(|seen| seen.len() == count))
+    };
+    let answer = ask(plane.http, "a.example.com", "/slow?x=1");
+    assert_eq!(answer.backend().as_deref(), Some("one"));
+    let copy = &copied(1)[0];
+    assert_eq!((&copy["method"], &copy["path"]), (&json!("GET"), &json!("/slow?x=1")), "{copy}");
+    assert_eq!(copy["headers"]["x-original-uri"], "/slow?x=1");
+    let answer = send(plane.http, "POST", "a.example.com", "/post", "", "some text");
+    assert_eq!((answer.status, &answer.seen()["body"]), (200, &json!("some text")));
+    let copy = &copied(2)[1];
+    assert_eq!((&copy["method"], &copy["body"]), (&json!("POST"), &json!("some text")), "{copy}");
+    let answer = send(plane.http, "POST", "b.example.com", "/post", "", "some text");
+    assert_eq!((answer.status, &answer.seen()["body"]), (200, &json!("some text")));
+    assert_eq!(copied(3)[2]["body"], "");
+    // A mirror that is not there costs nothing.
+    assert_eq!(ask(plane.http, "gone.example.com", "/").status, 200);
+}
+
+#[test]
+fn answers_are_cached_where_the_ingress_says_so_and_until_they_are_purged() {
+    let one = Echo::start("one");
+    let manifests = Manifests::empty();
+    let all = service("one", &[&one])
+        + &ingress(
+            "a",
+            "a.example.com",
+            "/",
+            "one",
+            &all_annotated(&[("telaio.dev/cache", "true")]),
+        )
+        + &ingress("b", "b.example.com", "/", "one", "");
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "own");
+    let curl = |host: &str| {
+        let url = format!("http://{host}:{}/x?max-age=60", plane.http.port());
+        let to = format!("{host}:{}:127.0.0.1", plane.http.port());
+        let out = std::process::Command::new("curl")
+            .args(["-si", "--max-time", "60", "--resolve", &to, &url])
+            .output()
+            .unwrap();
+        super::Answer::read(&String::from_utf8_lossy(&out.stdout)).expect("an answer")
+    };
+    let status = |host: &str| {
+        let answer = curl(host);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.field("cache-status").unwrap_or_default().to_owned()
+    };
+    assert!(status("a.example.com").contains("fwd=uri-miss"));
+    assert!(status("a.example.com").contains("; hit"));
+    assert_eq!(one.requests(), 1);
+    let age = curl("a.example.com");
+    assert!(age.field("age").is_some(), "{age:?}");
+    let purge = |what| {
+        let path = "/api/v1/cache/purge";
+        super::operations::post(plane.agent.admin, path, "application/json", &what)
+    };
+    let prefix = format!("http://a.example.com:{}/", plane.http.port());
+    assert_eq!(purge(json!({ "prefix": prefix })), (200, json!({"purged": 1})));
+    assert!(status("a.example.com").contains("fwd=uri-miss"));
+    assert_eq!(one.requests(), 2);
+    assert_eq!((status("b.example.com"), status("b.example.com")), (String::new(), String::new()));
+    assert_eq!(one.requests(), 4, "nothing is cached unasked");
+}
+
+#[test]
+fn answers_are_compressed_where_the_ingress_says_so() {
+    let one = Echo::start("one");
+    let manifests = Manifests::empty();
+    let pairs = [("telaio.dev/compress", "true")];
+    let all = service("one", &[&one])
+        + &ingress("a", "a.example.com", "/", "one", &all_annotated(&pairs))
+        + &ingress("b", "b.example.com", "/", "one", "");
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "same");
+    let coding = |host: &str, accepted: &str| {
+        let fields = format!("Accept-Encoding: {accepted}\r\n");
+        let answer = ask_with(plane.http, host, "/?size=20000", &fields);
+        assert_eq!(answer.status, 200);
+        answer.field("content-encoding").map(str::to_owned)
+    };
+    for accepted in ["gzip", "br", "zstd"] {
+        assert_eq!(coding("a.example.com", accepted).as_deref(), Some(accepted));
+        let url = format!("http://{}/?size=20000", plane.http);
+        let out = std::process::Command::new("curl")
+            .args(["-s", "--max-time", "60", "--compressed", "-H", "Host: a.example.com"])
+            .args(["-H", &format!("Accept-Encoding: {accepted}"), &url])
+            .output()
+            .unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&out.stdout)
+            .unwrap_or_else(|error| panic!("{accepted}: {error}: {out:?}"));
+        assert_eq!(body["padding"].as_str().unwrap().len(), 20_000, "{accepted}");
+    }
+    assert_eq!(coding("a.example.com", "identity"), None);
+    assert_eq!(coding("b.example.com", "gzip"), None);
+}

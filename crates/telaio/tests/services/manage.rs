@@ -1,0 +1,57 @@
+//! People decide by the command line, and packets follow.
+
+use std::net::SocketAddr;
+
+use telaio_testkit::netns::{Cluster, Family, Host, Place, Transport};
+
+use crate::manifest::{SERVICE_PORT, Service, cluster_ip};
+use crate::node::{Backend, Node, comes_true};
+
+on_backends_of_this_kernel!(a_drain_by_hand_moves_packets_and_its_undoing_moves_them_back);
+
+fn a_drain_by_hand_moves_packets_and_its_undoing_moves_them_back(backend: Backend) {
+    let service = Service::new("web", 1).endpoints("a1 b1");
+    let cluster = Cluster::start().unwrap();
+    let node = Node::started(&cluster, backend, &[service]);
+    let to = SocketAddr::new(cluster_ip(Family::V4, 1), SERVICE_PORT);
+    let served_by = || {
+        let mut by: Vec<String> = (0..40)
+            .filter_map(|_| {
+                let outcome = node.ask(Place::of(Host::NodeA), to, Transport::Tcp);
+                outcome.by().map(str::to_owned)
+            })
+            .collect();
+        by.sort();
+        by.dedup();
+        by
+    };
+    let question = format!("/api/v1/trace?from=10.1.1.1&to={to}");
+    let traced = |kernel: bool| {
+        let answer = node.admin(&format!("{question}&kernel={kernel}"));
+        assert_eq!(answer["verdict"], "dnat", "{answer}");
+        answer["endpoints"].as_array().unwrap().len()
+    };
+    assert_eq!((served_by().len(), traced(false), traced(true)), (2, 2, 2));
+    let rules = node.admin("/api/v1/services/test/web/rules");
+    let text = rules["text"].as_str().unwrap();
+    assert!(text.contains(&to.ip().to_string()), "the service's own rules: {rules}");
+
+    let done = node.manage(&["drain", "test/web", "--on-node=node-b", "--output=json"]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let done: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    assert!(comes_true(|| traced(true) == 1), "the drain is not in the kernel");
+    assert_eq!((served_by(), traced(false)), (vec!["a1".to_owned()], 1));
+    let told = comes_true(|| {
+        let events = node.admin("/api/v1/events?q=web");
+        let items = events["items"].as_array().unwrap().clone();
+        items.iter().any(|it| it["programmed_ms"].as_f64().is_some_and(|ms| ms < 10_000.0))
+    });
+    assert!(told, "no event tells when it was in the kernel");
+
+    let undone = node.manage(&["overrides", "undo", &done["id"].to_string()]);
+    assert_eq!(undone.code, Some(0), "{undone:?}");
+    assert!(comes_true(|| traced(true) == 2), "the undoing is not in the kernel");
+    assert_eq!(served_by().len(), 2);
+    let synced = node.manage(&["overrides", "resync"]);
+    assert_eq!(synced.code, Some(0), "{synced:?}");
+}

@@ -1,0 +1,78 @@
+//! `cargo xtask cni`: the CNI plugin as nodes get it: optimised, static, small.
+//!
+//! A plugin is started for every pod, and by runtimes whose system is not ours: so it needs no library of the machine.
+
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+
+use crate::exec::{cargo, target_directory};
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// Large enough for what it does, small enough to be read at every start.
+const BYTES_MAX: u64 = 6 << 20;
+
+/// Builds it, and looks at what it became.
+pub(crate) fn run(mut args: impl Iterator<Item = String>) -> Result<bool> {
+    if let Some(other) = args.next() {
+        bail!("cni takes no arguments, not {other:?}");
+    }
+    // A directory of its own: with other flags cargo would build everything else anew as well.
+    let directory = target_directory().join("static");
+    let build = ["build", "--release", "-p", "telaio-pod-network", "--bin", "telaio-cni"];
+    let built = cargo(build)
+        .args(["--target", TARGET, "--target-dir", &directory.to_string_lossy()])
+        .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
+        .run()?;
+    if !built {
+        return Ok(false);
+    }
+    let path = directory.join(TARGET).join("release/telaio-cni");
+    let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    if has_interpreter(&bytes) {
+        bail!("{} needs libraries of the machine: it is not static", path.display());
+    }
+    if bytes.len() as u64 > BYTES_MAX {
+        bail!("{} has {} KiB, more than {}", path.display(), bytes.len() >> 10, BYTES_MAX >> 10);
+    }
+    println!("{} ({} KiB, static)", path.display(), bytes.len() >> 10);
+    Ok(true)
+}
+
+/// Whether an ELF program of 64 bits asks for another one to load its libraries.
+fn has_interpreter(elf: &[u8]) -> bool {
+    const INTERPRETER: u32 = 3;
+    let number = |at: usize, len: usize| {
+        let bytes = elf.get(at..at + len)?;
+        Some(bytes.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte)))
+    };
+    let headers = || {
+        let (start, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+        Some((0..count).map(move |at| usize::try_from(start + at * size).unwrap_or(usize::MAX)))
+    };
+    let mut headers = headers().into_iter().flatten();
+    headers.any(|at| number(at, 4) == Some(u64::from(INTERPRETER)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_needs_libraries_is_known_by_its_headers() {
+        let own = fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(has_interpreter(&own), "tests are not static");
+        assert!(!has_interpreter(b"\x7fELF"));
+    }
+
+    #[test]
+    fn the_plugin_has_no_asynchronous_runtime() {
+        let tree =
+            ["tree", "--offline", "-p", "telaio-pod-network", "-e", "normal", "--prefix", "none"];
+        let (is_ok, text) = cargo(tree).capture().unwrap();
+        assert!(is_ok && text.contains("telaio-netlink"), "{text}");
+        for runtime in ["tokio", "async-std", "smol", "futures-executor"] {
+            assert!(!text.lines().any(|line| line.split(' ').next() == Some(runtime)), "{text}");
+        }
+    }
+}
