@@ -491,6 +491,25 @@ async fn backends_in_another_manner_are_apart_and_equal_ones_are_shared() {
 }
 
 #[tokio::test]
+async fn how_endpoints_are_treated_is_said_by_annotations() {
+    let pairs = [
+        ("slow-start", "30s"),
+        ("prewarm-connections", "4"),
+        ("eject-after", "0"),
+        ("connections-max", "7"),
+        ("health-check-path", "/healthz"),
+    ];
+    let text = annotated(&pairs).replace("nginx.ingress.kubernetes.io", "telaio.dev");
+    let world =
+        World::of(&(services() + &ingress("web", "a.example.com", "/", "one", &text))).await;
+    let backend = world.backends.values().next().unwrap();
+    assert_eq!(backend.slow_start, Some(std::time::Duration::from_secs(30)));
+    assert_eq!((backend.limits.prewarm, backend.limits.connections_max), (4, 7));
+    assert_eq!(backend.outlier.failures, 0);
+    assert_eq!(&*backend.health.as_ref().unwrap().path, "/healthz");
+}
+
+#[tokio::test]
 async fn http_is_redirected_where_the_ingress_has_tls_or_asks_for_it() {
     let with_tls = |host: &str, more: &str| {
         services()

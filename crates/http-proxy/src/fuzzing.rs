@@ -197,7 +197,7 @@ pub fn check_router(bytes: &[u8]) {
     if request.set_target(path).is_err() {
         return;
     }
-    if let Some(found) = router.find(&request) {
+    if let Some(found) = router.get_backend(&request) {
         if let PathMatch::Prefix(prefix) = &found.route.path {
             let path = matching_form(request.path());
             let rest = path.strip_prefix(prefix.trim_end_matches('/'));

@@ -258,6 +258,25 @@ pub(super) const ROWS: &[Row] = &[
         |text, options| set(&mut options.pending_max, values::number(text, 0, 100_000)),
     ),
     Row::ours(
+        "prewarm-connections",
+        "a number",
+        "Connections that are made ahead for each endpoint, before requests need them.",
+        |text, options| set(&mut options.prewarm, values::number(text, 0, 256)),
+    ),
+    Row::ours(
+        "slow-start",
+        "seconds, or a time with a unit",
+        "How long a new endpoint takes to get its whole share of the requests; it begins with a tenth.",
+        |text, options| set(&mut options.slow_start, positive_time(text)),
+    ),
+    Row::ours(
+        "eject-after",
+        "a number; 0 for never",
+        "After how many failures in a row an endpoint gets no requests for a while; 5 unless said \
+         otherwise. At least half of the endpoints stay.",
+        |text, options| set(&mut options.eject_after, values::number(text, 0, 1_000)),
+    ),
+    Row::ours(
         "health-check-path",
         "a path",
         "Endpoints are asked for this; one that does not answer well gets no requests.",

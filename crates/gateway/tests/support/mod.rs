@@ -225,7 +225,7 @@ impl World {
         let mut request = telaio_http_proxy::RequestHead::new();
         request.set_authority(host);
         request.set_path(path);
-        proxy.router().find(&request).map(|found| found.route.clone())
+        proxy.router().get_backend(&request).map(|found| found.route.clone())
     }
 
     /// The only route.

@@ -425,7 +425,7 @@ impl<S: Io> Connection<S> {
         let mut attempts = Attempts::new(forwarding, begun);
         let (mut pump, body) = Pump::new(framing, policy.body_bytes_max);
         let request = &exchange.request;
-        let answer = self.proxy.forward(request, body, &mut attempts);
+        let answer = self.proxy.forward_request(request, body, &mut attempts);
         let answer = streamed::with_body(&mut self.client, &mut pump, answer).await;
         let error = match answer {
             Ok(response) => {

@@ -297,7 +297,7 @@ async fn forward(
         Box::pin(open_websocket(stream, head, body, &mut state, idle)).await
     } else {
         let body = if body.is_end_stream() { body::empty() } else { body.boxed_unsync() };
-        let asked = proxy.forward(head, body, &mut state);
+        let asked = proxy.forward_request(head, body, &mut state);
         match stream.unless_reset(asked).await {
             None => (ErrorKind::ClientGone.status(), Some(ErrorKind::ClientGone)),
             Some(Err(error)) => {

@@ -95,7 +95,7 @@ impl HttpProxy {
             return Decision::Reply(options_of_server(), None);
         }
         let router = self.router.load();
-        let Some(route) = router.find(request) else {
+        let Some(route) = router.get_backend(request) else {
             return Decision::Refuse(ErrorKind::NoRoute, None);
         };
         let mut passed = Passed::default();

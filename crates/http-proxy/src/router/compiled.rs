@@ -124,6 +124,11 @@ impl Compiled {
         })
     }
 
+    /// Its backend; of several the first.
+    pub fn backend(&self) -> Option<&BackendId> {
+        self.targets.first().map(|target| target.upstream.id())
+    }
+
     /// Whether the regular expression matches; routes with other paths are found by hash.
     pub(super) fn matches_path(&self, path: &str) -> bool {
         self.path.as_ref().is_some_and(|regex| regex.is_match(path))
