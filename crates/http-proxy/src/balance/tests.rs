@@ -187,12 +187,12 @@ fn an_endpoint_keeps_what_is_known_of_it_over_changes() {
 fn an_endpoint_that_is_new_gets_its_share_by_and_by() {
     const SLOW_START: Duration = Duration::from_secs(2);
     /// Of so many requests at once.
-    const REQUESTS: usize = 1000;
+    const REQUESTS: u16 = 1000;
     let share_of_new = |balancer: &LoadBalancer| {
         let pick = || balancer.select_backend(&Pick::default()).expect("an endpoint");
         let running: Vec<_> = (0..REQUESTS).map(|_| Flight::begin(pick(), 1)).collect();
         let new = running.iter().filter(|flight| port(flight.peer()) == 2).count();
-        new as f64 / REQUESTS as f64
+        f64::from(u16::try_from(new).expect("no more than there are")) / f64::from(REQUESTS)
     };
     for balance in [Balance::RoundRobin, Balance::LeastConnections, Balance::PeakEwma] {
         let balancer = LoadBalancer::new(balance.clone(), &[]);

@@ -43,7 +43,7 @@ impl Cluster {
         let objects = [node("loom-a", "192.0.2.1"), node("loom-b", "192.0.2.2"), class, service];
         server.apply_many(objects).unwrap();
         let cluster = Self { server, dir: tempfile::tempdir().unwrap() };
-        cluster.endpoints("web-1", &echo_slice(echo, json!({"ready": true})));
+        cluster.endpoints("web-1", &echo_slice(echo, &json!({"ready": true})));
         cluster
     }
 
@@ -106,7 +106,7 @@ impl Cluster {
     }
 }
 
-fn echo_slice(echo: &Echo, conditions: Value) -> Value {
+fn echo_slice(echo: &Echo, conditions: &Value) -> Value {
     let endpoint = json!({"addresses": [echo.address.ip().to_string()], "conditions": conditions});
     json!({"ports": [{"name": "http", "port": echo.address.port(), "protocol": "TCP"}], "endpoints": [endpoint]})
 }
@@ -218,8 +218,8 @@ async fn secrets_are_rotated_and_endpoints_drained_while_requests_run() {
     let before = one.requests();
     until("request at the first endpoint", || one.requests() > before);
     let leaving = json!({"ready": false, "serving": true, "terminating": true});
-    cluster.endpoints("web-2", &echo_slice(&two, json!({"ready": true})));
-    cluster.endpoints("web-1", &echo_slice(&one, leaving));
+    cluster.endpoints("web-2", &echo_slice(&two, &json!({"ready": true})));
+    cluster.endpoints("web-1", &echo_slice(&one, &leaving));
     until("the second endpoint", || from(&ask(http, "b.example.com", "/"), "two"));
     let before = one.requests();
     for _ in 0..20 {
@@ -241,7 +241,7 @@ fn allowed() -> BTreeSet<(String, String)> {
     let text = std::fs::read_to_string(path).unwrap();
     let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
     let mut allowed = BTreeSet::new();
-    for rule in objects.iter().flat_map(|object| object["rules"].as_array()).flatten() {
+    for rule in objects.iter().filter_map(|object| object["rules"].as_array()).flatten() {
         let words = |name: &str| {
             let all = rule[name].as_array().unwrap().iter();
             all.map(|word| word.as_str().unwrap().to_owned()).collect::<Vec<_>>()
