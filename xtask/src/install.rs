@@ -52,6 +52,10 @@ const KERNEL_FOR_EMULATOR: &str = "linux-image-cloud-amd64";
 /// What runs programs in JavaScript, and fetches them.
 const NODE: &[(&str, &str)] = &[("node", "nodejs"), ("npm", "npm")];
 
+/// What shows the page, what makes certificates, and what makes a namespace to do so in.
+const BROWSER: &[(&str, &str)] =
+    &[("chromium", "chromium"), ("openssl", "openssl"), ("unshare", "util-linux")];
+
 /// The public HTTP cache test-suite, for npm. Another version may ask for other things.
 const CACHE_TESTS: (&str, &str) = ("http-cache-tests", "0.4.5");
 
@@ -160,6 +164,33 @@ pub(crate) fn cache_tests() -> Result<PathBuf> {
         }
     }
     Ok(package)
+}
+
+/// Installs a browser, and what builds the page.
+pub(crate) fn browser() -> Result<()> {
+    debian_packages(NODE)?;
+    debian_packages(BROWSER)
+}
+
+/// Installs what makes pictures smaller.
+pub(crate) fn optipng() -> Result<()> {
+    debian_packages(&[("optipng", "optipng")])
+}
+
+/// Installs what a `package-lock.json` asks for, unless it is there already.
+pub(crate) fn npm_packages(place: &Path) -> Result<()> {
+    let lock = fs::read(place.join("package-lock.json"))?;
+    let done = place.join("node_modules/.installed-lock");
+    if fs::read(&done).is_ok_and(|there| there == lock) {
+        return Ok(());
+    }
+    // Nothing that the packages bring along is run while they are installed. Not `npm ci`, which wants
+    // packages for other systems in the file, also where the registry has none.
+    let npm = ["install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts"];
+    if !program("npm").args(npm).within(place).run()? {
+        bail!("npm could not install the packages of {}", place.display());
+    }
+    Ok(fs::write(done, lock)?)
 }
 
 /// Unpacks a kernel's package. Installed, it would want to be what this machine starts with.

@@ -5,6 +5,7 @@
 //! cargo xtask bench brain [ARGS...]              the brain's benchmark, into docs/benchmarks.md
 //! cargo xtask cni                                the static CNI plugin, in target/static
 //! cargo xtask dist                               the zip for Windows, in target/dist
+//! cargo xtask page [--screenshots]               the web page, from its sources; pictures for docs/
 //! ```
 //!
 //! What always holds: a suite that fails does not keep the others from running, every suite's time is
@@ -17,6 +18,7 @@ mod cni;
 mod dist;
 mod exec;
 mod install;
+mod page;
 mod suites;
 mod windows;
 
@@ -33,6 +35,8 @@ Commands:
                                     (with arguments, as --sizes 1k,10k: only print)
   cni                               build the CNI plugin as nodes get it: static, in target/static
   dist                              build the release for Windows and pack it: target/dist/*.zip
+  page [--screenshots]              build the web page into crates/gui/page/dist; with the flag
+                                    also take the pictures in docs/screenshots
 
 Suites: ";
 
@@ -55,6 +59,7 @@ fn run(args: Vec<String>) -> Result<bool> {
         Some("bench") => bench::run(args),
         Some("cni") => cni::run(args),
         Some("dist") => dist::run(args),
+        Some("page") => page::command(args),
         Some("help" | "--help" | "-h") | None => {
             println!("{USAGE}{}", suites::names().join(", "));
             Ok(true)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::exec::{cargo, program, root, target_directory};
-use crate::{cache as http_cache, install, windows as for_windows};
+use crate::{cache as http_cache, install, page as web_page, windows as for_windows};
 
 /// How long `--long` fuzzes each target.
 const FUZZ_S_PER_TARGET: u32 = 300;
@@ -49,6 +49,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "tests", long_only: false, run: tests },
     Suite { name: "cache", long_only: false, run: cache },
     Suite { name: "h2", long_only: false, run: h2 },
+    Suite { name: "page", long_only: false, run: page },
     Suite { name: "windows", long_only: false, run: windows },
     Suite { name: "docs", long_only: false, run: docs },
     Suite { name: "qemu", long_only: true, run: qemu },
@@ -204,6 +205,11 @@ fn h2(_: &mut Run) -> Result<Outcome> {
 
 /// How many cases pass at least: fewer, and the program did not run them.
 const H2_PASSED_MIN: usize = 107;
+
+/// The web page, in a browser.
+fn page(_: &mut Run) -> Result<Outcome> {
+    web_page::suite().map(Outcome::of)
+}
 
 /// What only Windows runs, under wine.
 fn windows(_: &mut Run) -> Result<Outcome> {

@@ -6,10 +6,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use telaio_http_proxy::table::{
     Backend, BackendId, Balance, Breaker, Endpoint, EndpointAddress, EndpointState, HashKey,
-    HealthCheck, Sticky, UpstreamProtocol, UpstreamTls,
+    HealthCheck, Outlier, Sticky, UpstreamProtocol, UpstreamTls,
 };
 use telaio_model::hash::StableHash;
 use telaio_model::{LocalEndpoint, LocalServicePort, ObjectKey, PortRef};
@@ -18,8 +19,7 @@ use crate::annotations::{self, HashBy, HealthOptions, Options, Protocol, SameSit
 use crate::listener::ServiceNews;
 
 /// How often an endpoint is asked how it is, unless said otherwise, and how long it may take.
-const HEALTH_TIMES: (std::time::Duration, std::time::Duration) =
-    (std::time::Duration::from_secs(5), std::time::Duration::from_secs(2));
+const HEALTH_TIMES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(2));
 /// The cookie's name in ingress-nginx, for clients that have one already.
 const COOKIE: &str = "INGRESSCOOKIE";
 
@@ -35,6 +35,9 @@ pub struct Manner {
     health: HealthOptions,
     connections_max: Option<u32>,
     pending_max: Option<u32>,
+    prewarm: Option<u32>,
+    slow_start: Option<Duration>,
+    eject_after: Option<u32>,
     by_service_address: bool,
     proxy_protocol: Option<u8>,
 }
@@ -59,6 +62,9 @@ impl Manner {
             },
             connections_max: options.connections_max,
             pending_max: options.pending_max,
+            prewarm: options.prewarm,
+            slow_start: options.slow_start,
+            eject_after: options.eject_after,
             by_service_address: options.service_upstream,
             proxy_protocol: options.upstream_proxy_protocol,
         }
@@ -164,7 +170,7 @@ impl BackendSpec {
         let protocol = manner.protocol.unwrap_or_else(|| {
             known.and_then(|port| port.app_protocol.as_deref()).map_or(Protocol::Http, app_protocol)
         });
-        let limits = Breaker::default();
+        let (limits, outlier) = (Breaker::default(), Outlier::default());
         Some(Backend {
             protocol: upstream_protocol(protocol, &manner.tls),
             balance: balance(manner),
@@ -180,7 +186,13 @@ impl BackendSpec {
             limits: Breaker {
                 connections_max: manner.connections_max.unwrap_or(limits.connections_max),
                 pending_max: manner.pending_max.unwrap_or(limits.pending_max),
+                prewarm: manner.prewarm.unwrap_or(limits.prewarm),
                 ..limits
+            },
+            slow_start: manner.slow_start,
+            outlier: Outlier {
+                failures: manner.eject_after.unwrap_or(outlier.failures),
+                ..outlier
             },
             // A connection that requests share would name one client for all of them.
             proxy_protocol: manner

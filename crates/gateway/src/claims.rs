@@ -52,6 +52,25 @@ pub struct Claim {
     pub policy: Arc<Policy>,
     /// It is a canary, by this rule.
     pub canary: Option<CanaryRule>,
+    /// Whether it is one of two claims of which one is enough.
+    pub reading: Reading,
+}
+
+/// A canary's path can be read in two ways, and which is right is known by whoever has the path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reading {
+    /// There is no other.
+    Only,
+    /// As the canary's own annotations say.
+    First {
+        /// Where it is claimed in the other reading.
+        other: Place,
+    },
+    /// The other way.
+    Second {
+        /// Where it is claimed in the first reading.
+        first: Place,
+    },
 }
 
 impl Claim {
@@ -107,14 +126,25 @@ impl Claims {
     /// Decides who has the places that were touched. Gives the Ingresses whose warnings may differ.
     pub fn settle(
         &mut self,
-        touched: BTreeSet<Place>,
+        mut touched: BTreeSet<Place>,
         change: &mut TableChange,
     ) -> BTreeSet<ObjectKey> {
         let mut concerned = BTreeSet::new();
+        // Whether a canary stands alone in its first reading depends on the second.
+        let claims = touched.iter().filter_map(|place| self.places.get(place)).flatten();
+        let firsts = claims.filter_map(|claim| match &claim.reading {
+            Reading::Second { first } => Some(first.clone()),
+            _ => None,
+        });
+        let firsts: Vec<Place> = firsts.collect();
+        touched.extend(firsts);
         for place in touched {
             let mut warnings: BTreeMap<ObjectKey, Vec<Warning>> = BTreeMap::new();
             let claims = self.places.remove(&place).unwrap_or_default();
-            let route = decide(&claims, &mut warnings).map(Arc::new);
+            let is_had = |place: &Place| {
+                self.places.get(place).is_some_and(|all| all.iter().any(|it| it.canary.is_none()))
+            };
+            let route = decide(&claims, is_had, &mut warnings).map(Arc::new);
             if !claims.is_empty() {
                 self.places.insert(place.clone(), claims);
             }
@@ -172,9 +202,11 @@ impl Claims {
     }
 }
 
-/// Who has a place, with the canaries that take a share.
+/// Who has a place, with the canaries that take a share. `is_had` tells of other places whether somebody
+/// has them.
 fn decide(
     claims: &[Arc<Claim>],
+    is_had: impl Fn(&Place) -> bool,
     warnings: &mut BTreeMap<ObjectKey, Vec<Warning>>,
 ) -> Option<Route> {
     let mut warn = |claim: &Claim, reason: Reason, message: String| {
@@ -186,7 +218,12 @@ fn decide(
     let mut canaries: Vec<&Arc<Claim>> = claims.iter().filter(|it| it.canary.is_some()).collect();
     canaries.sort_by(|one, other| one.order().cmp(&other.order()));
     let Some((winner, losers)) = mains.split_first() else {
-        for claim in canaries {
+        let alone = |claim: &Claim| match &claim.reading {
+            Reading::Only => true,
+            Reading::First { other } => !is_had(other),
+            Reading::Second { .. } => false,
+        };
+        for claim in canaries.into_iter().filter(|claim| alone(claim)) {
             let place = claim.place_text();
             let message = format!(
                 "no Ingress of the namespace {} has {place}, so there is nothing to be a canary of",
@@ -197,7 +234,9 @@ fn decide(
         return None;
     };
     // A default backend or an alias gives way without a word: that is what they are.
-    for claim in losers.iter().filter(|it| it.rank == Rank::Rule && it.rank == winner.rank) {
+    let same = |it: &Claim| it.ingress == winner.ingress && it.action == winner.action;
+    let losers = losers.iter().filter(|it| it.rank == Rank::Rule && it.rank == winner.rank);
+    for claim in losers.filter(|it| !same(it)) {
         let whose = if winner.ingress == claim.ingress {
             "an earlier rule of this Ingress has it".to_owned()
         } else {

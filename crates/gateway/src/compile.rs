@@ -23,8 +23,9 @@ use telaio_model::{
 use crate::annotations::{Annotations, Options, Outcome, RedirectOption, values};
 use crate::backends::{BackendSpec, Manner};
 use crate::certificates;
-use crate::claims::{Claim, Place, Rank};
+use crate::claims::{Claim, Place, Rank, Reading};
 use crate::listener::ServiceNews;
+use crate::paths::{literal, other_reading, regex_pattern};
 use crate::policy;
 use crate::small_set::SmallSet;
 use crate::warning::{Reason, Warning};
@@ -302,9 +303,11 @@ impl<'a> Compiler<'a> {
             // As ingress-nginx does: what the path matches decides, and the whole path is replaced.
             let escaped = options.use_regex || path.path_type != PathType::Exact;
             let pattern = if escaped && !matches!(matched, PathMatch::Exact(_)) {
-                format!("(?i)^{}", path.path)
+                regex_pattern(&path.path)
             } else {
-                format!("^{}$", regex::escape(&path.path))
+                let (PathMatch::Exact(text) | PathMatch::Prefix(text) | PathMatch::Regex(text)) =
+                    &matched;
+                format!("^{}$", regex::escape(text))
             };
             let rewrite = match values::regex(&pattern) {
                 Ok(_) if target.contains('$') => {
@@ -322,10 +325,48 @@ impl<'a> Compiler<'a> {
             self.claim_passthrough(host, &backend);
         }
         let canary = options.canary.on.then(|| policy::canary(options, backend));
+        let other = canary.as_ref().and_then(|_| other_reading(path, &matched));
         for (rank, host, suffix) in with_aliases(host, &options.aliases) {
             let place = Place { host, path: matched.clone() };
             let id = format!("{id}{suffix}");
+            if let Some(other) = &other {
+                let other = Place { host: place.host.clone(), path: other.clone() };
+                self.claim_canary(
+                    place,
+                    other,
+                    rank,
+                    &id,
+                    index,
+                    &action,
+                    &policy,
+                    canary.as_ref(),
+                );
+                continue;
+            }
             self.claim(place, rank, &id, index, action.clone(), &policy, canary.clone());
+        }
+    }
+
+    /// A canary is found by whoever has its path, as a prefix or as a regular expression: which of the
+    /// two is said by the Ingress that it is a canary of.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a claim")]
+    fn claim_canary(
+        &mut self,
+        place: Place,
+        other: Place,
+        rank: Rank,
+        id: &str,
+        index: usize,
+        action: &Action,
+        policy: &Arc<Policy>,
+        canary: Option<&CanaryRule>,
+    ) {
+        self.claim(place.clone(), rank, id, index, action.clone(), policy, canary.cloned());
+        self.claim(other.clone(), rank, id, index, action.clone(), policy, canary.cloned());
+        let count = self.compiled.claims.len();
+        let readings = [Reading::First { other }, Reading::Second { first: place }];
+        for (claim, reading) in self.compiled.claims[count - 2..].iter_mut().zip(readings) {
+            Arc::make_mut(claim).reading = reading;
         }
     }
 
@@ -353,6 +394,7 @@ impl<'a> Compiler<'a> {
             action,
             policy: Arc::clone(policy),
             canary,
+            reading: Reading::Only,
         }));
     }
 
@@ -394,20 +436,34 @@ impl<'a> Compiler<'a> {
     fn path_match(&mut self, options: &Options, path: &IngressPath) -> Option<PathMatch> {
         let is_regex = options.use_regex
             || options.rewrite_target.as_ref().is_some_and(|target| target.contains('$'));
-        match path.path_type {
-            PathType::Exact => Some(PathMatch::Exact(Arc::clone(&path.path))),
-            PathType::Prefix | PathType::ImplementationSpecific if is_regex => {
-                let pattern = format!("(?i)^{}", path.path);
-                if let Err(bad) = values::regex(&pattern) {
-                    self.warn(Reason::BadPath, format_args!("the path {:?}: {bad}", path.path));
-                    return None;
-                }
-                Some(PathMatch::Regex(pattern.into()))
-            }
-            PathType::Prefix | PathType::ImplementationSpecific => {
-                Some(PathMatch::Prefix(Arc::clone(&path.path)))
+        if is_regex && path.path_type != PathType::Exact {
+            return self.regex_match(&path.path);
+        }
+        match literal(path) {
+            Ok(matched) => Some(matched),
+            Err(bad) => {
+                self.warn(Reason::BadPath, format_args!("the path {:?}: {bad}", path.path));
+                None
             }
         }
+    }
+
+    fn regex_match(&mut self, path: &str) -> Option<PathMatch> {
+        let pattern = regex_pattern(path);
+        if let Err(bad) = values::regex(&pattern) {
+            self.warn(Reason::BadPath, format_args!("the path {path:?}: {bad}"));
+            return None;
+        }
+        if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+            self.warn(
+                Reason::BadPath,
+                format_args!(
+                    "the path {path:?}: clients send blanks and letters beyond ASCII escaped, and a \
+                     regular expression must have them so: %20, %C3%BC"
+                ),
+            );
+        }
+        Some(PathMatch::Regex(pattern.into()))
     }
 
     /// The default backend: behind every path of the rules' hosts, and for all other hosts.
@@ -473,7 +529,9 @@ const MAINTENANCE: &str = "<!doctype html>\n<html lang=\"en\"><head><meta charse
 /// The one copy of a policy that asks for nothing in particular: most Ingresses have it.
 fn shared(policy: Policy) -> Arc<Policy> {
     static PLAIN: LazyLock<[Arc<Policy>; 2]> = LazyLock::new(|| {
-        let with = |tls_redirect| Arc::new(Policy { tls_redirect, ..Policy::default() });
+        let body_bytes_max = Some(policy::BODY_BYTES_MAX);
+        let with =
+            |tls_redirect| Arc::new(Policy { tls_redirect, body_bytes_max, ..Policy::default() });
         [with(TlsRedirect::Off), with(TlsRedirect::On(308))]
     });
     match PLAIN.iter().find(|plain| ***plain == policy) {

@@ -18,7 +18,7 @@ use crate::class::{ClassSettings, Classes};
 use crate::compile::{Cluster, Compiled, Need, compile};
 use crate::listener::{IngressEvent, ServiceNews};
 use crate::small_set::SmallSet;
-use crate::warning::Warning;
+use crate::warning::{Reason, Warning};
 
 /// What decides besides the objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,6 +63,35 @@ struct BackendEntry {
 struct TlsHost {
     claims: BTreeMap<Age, ObjectKey>,
     winner: Option<ObjectKey>,
+    /// The Ingresses whose certificate is not used, and what they are told.
+    losers: BTreeMap<ObjectKey, Warning>,
+}
+
+impl TlsHost {
+    /// Works out who is told that an older Ingress has the host; gives those who are told something
+    /// else than before. A copy of the same certificate loses nothing.
+    fn judge(&mut self, host: &str, cluster: &Cluster) -> BTreeSet<ObjectKey> {
+        let mut losers = BTreeMap::new();
+        let winner = self.winner.as_ref().and_then(|key| Some((key, cluster.tls.get(key)?)));
+        if let Some((winner_key, winner)) = winner {
+            for (age, key) in &self.claims {
+                let usable = cluster.tls.get(key);
+                if usable.is_none_or(|secret| secret.certificate == winner.certificate) {
+                    continue;
+                }
+                let ingress = ObjectKey::parse(&age.name);
+                let message = format!(
+                    "the certificate of the Secret {key} is not used for {host}: an older Ingress names \
+                     the Secret {winner_key} for it"
+                );
+                let warning = Warning::new(&ingress, Reason::Conflict, message);
+                losers.insert(ingress, warning);
+            }
+        }
+        let before = std::mem::replace(&mut self.losers, losers);
+        let keys = before.keys().chain(self.losers.keys());
+        keys.filter(|key| before.get(key) != self.losers.get(key)).cloned().collect()
+    }
 }
 
 /// All that the gateway knows.
@@ -217,9 +246,10 @@ impl Gateway {
         for key in &dirty {
             self.recompile(key, &mut touched, &mut commit, &mut left);
         }
-        let concerned = self.claims.settle(std::mem::take(&mut touched.places), &mut commit.table);
+        let mut concerned =
+            self.claims.settle(std::mem::take(&mut touched.places), &mut commit.table);
         self.settle_backends(&touched.services, left, &mut commit.table);
-        self.settle_certificates(&touched, &mut commit.table);
+        concerned.extend(self.settle_certificates(&touched, &mut commit.table));
         self.settle_passthrough(&touched.passthrough, &mut commit.table);
         dirty.extend(concerned);
         self.tell(dirty, &mut commit);
@@ -393,8 +423,14 @@ impl Gateway {
     }
 
     /// Decides which certificate each touched host gets, and gives the table what differs.
-    fn settle_certificates(&mut self, touched: &Touched, change: &mut TableChange) {
+    /// Gives the Ingresses whose warnings may differ.
+    fn settle_certificates(
+        &mut self,
+        touched: &Touched,
+        change: &mut TableChange,
+    ) -> BTreeSet<ObjectKey> {
         let mut secrets = touched.secrets.clone();
+        let mut concerned = BTreeSet::new();
         for host in &touched.tls_hosts {
             let Some(entry) = self.tls_hosts.get_mut(host) else { continue };
             // The oldest whose secret is there; a certificate that is missing keeps nobody's place.
@@ -402,6 +438,7 @@ impl Gateway {
             let named = || entry.claims.values();
             let winner = named().find(usable).or_else(|| named().next()).cloned();
             let before = std::mem::replace(&mut entry.winner, winner.clone());
+            concerned.extend(entry.judge(host, &self.cluster));
             if winner.is_none() {
                 self.tls_hosts.remove(host);
             }
@@ -422,6 +459,7 @@ impl Gateway {
         for key in secrets {
             self.settle_secret(&key, change);
         }
+        concerned
     }
 
     fn settle_secret(&mut self, key: &ObjectKey, change: &mut TableChange) {
@@ -466,8 +504,11 @@ impl Gateway {
         for key in concerned {
             let Some(entry) = self.entries.get_mut(&key) else { continue };
             let own = entry.compiled.iter().flat_map(|compiled| &compiled.warnings);
+            let hosts = entry.compiled.iter().flat_map(|compiled| &compiled.tls);
+            let hosts = hosts.filter_map(|claim| self.tls_hosts.get(claim.host.as_ref()?));
+            let lost = hosts.filter_map(|host| host.losers.get(&key));
             let mut warnings: Vec<Warning> =
-                own.chain(self.claims.warnings(&key)).cloned().collect();
+                own.chain(self.claims.warnings(&key)).chain(lost).cloned().collect();
             warnings.sort();
             if warnings != entry.warned {
                 entry.warned.clone_from(&warnings);

@@ -29,6 +29,7 @@ pub mod compile;
 pub mod gateway;
 pub mod listener;
 pub mod migrate;
+mod paths;
 mod policy;
 pub mod processor;
 pub mod small_set;

@@ -18,6 +18,8 @@ use crate::warning::Reason;
 
 /// How many times its rate a client may send at once, as in ingress-nginx.
 const BURST_MULTIPLIER: u32 = 5;
+/// The largest body of a request unless an Ingress says otherwise, as in ingress-nginx.
+pub(crate) const BODY_BYTES_MAX: u64 = 1 << 20;
 /// How long the answer to a preflight request holds, as in ingress-nginx.
 const CORS_AGE: Duration = Duration::from_hours(20 * 24);
 /// How long an authenticating service may take.
@@ -49,7 +51,11 @@ pub(crate) fn policy(
 ) -> Policy {
     let mut policy = Policy {
         retry: retry(options),
-        body_bytes_max: options.body_bytes_max.filter(|bytes| *bytes > 0),
+        body_bytes_max: match options.body_bytes_max {
+            None => Some(BODY_BYTES_MAX),
+            Some(0) => None,
+            bound => bound,
+        },
         upstream_host: options.upstream_vhost.clone(),
         forwarded_prefix: options.forwarded_prefix.clone(),
         cors: options.cors.on.then(|| cors(options)),
@@ -72,7 +78,7 @@ pub(crate) fn policy(
         policy.timeouts.idle = time;
     }
     if let Some(time) = options.send_timeout {
-        policy.timeouts.idle = policy.timeouts.idle.max(time);
+        policy.timeouts.send = time;
     }
     policy.timeouts.request = options.request_timeout.filter(|time| !time.is_zero());
     policy.auth = auth(compiler, options);

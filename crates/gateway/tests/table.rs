@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use support::{World, meets, objects};
+use support::{World, annotated, annotated_world, ingress, meets, objects, service, services};
 use telaio_http_proxy::table::{
     Action, Auth, Balance, EndpointAddress, EndpointState, HeaderEdit, Rewrite, Route, TlsRedirect,
     UpstreamProtocol, UpstreamTls,
@@ -21,46 +21,6 @@ struct Case {
     name: String,
     objects: String,
     requests: BTreeMap<String, String>,
-}
-
-/// A service of one port with one endpoint.
-fn service(name: &str, address: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\n\
-         spec: {{ports: [{{name: http, port: 80, targetPort: 8080}}]}}\n---\n\
-         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
-         metadata: {{name: {name}-1, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}\n\
-         addressType: IPv4\nports: [{{name: http, port: 8080}}]\n\
-         endpoints: [{{addresses: [{address}]}}]\n---\n"
-    )
-}
-
-fn services() -> String {
-    let names = ["one", "two", "three"];
-    names.iter().enumerate().map(|(i, name)| service(name, &format!("10.1.0.{}", i + 1))).collect()
-}
-
-/// An Ingress of one path.
-fn ingress(name: &str, host: &str, path: &str, service: &str, more: &str) -> String {
-    format!(
-        "apiVersion: networking.k8s.io/v1\nkind: Ingress\n\
-         metadata:\n  name: {name}\n  namespace: shop\n{more}\
-         spec:\n  rules:\n  - host: {host}\n    http:\n      paths:\n      - path: {path}\n        \
-         pathType: Prefix\n        backend: {{service: {{name: {service}, port: {{number: 80}}}}}}\n---\n"
-    )
-}
-
-fn annotated(pairs: &[(&str, &str)]) -> String {
-    let mut text = "  annotations:\n".to_owned();
-    for (name, value) in pairs {
-        writeln!(text, "    nginx.ingress.kubernetes.io/{name}: {value:?}").unwrap();
-    }
-    text
-}
-
-async fn annotated_world(pairs: &[(&str, &str)], extra: &str) -> World {
-    let text = services() + &ingress("web", "a.example.com", "/", "one", &annotated(pairs)) + extra;
-    World::of(&text).await
 }
 
 #[tokio::test]
@@ -407,7 +367,7 @@ async fn a_bad_annotation_is_a_warning_and_the_rest_goes_on() {
     .await;
     let route = world.only_route();
     assert_eq!(route.policy.timeouts.response_header.as_secs(), 7);
-    assert_eq!(route.policy.body_bytes_max, None);
+    assert_eq!(route.policy.body_bytes_max, Some(1 << 20), "as without it");
     assert!(route.policy.auth.is_empty());
     let warned = world.warned("shop/web");
     assert_eq!(warned.len(), 2);
@@ -528,6 +488,25 @@ async fn backends_in_another_manner_are_apart_and_equal_ones_are_shared() {
     let balances: Vec<_> = world.backends.values().map(|it| it.balance.clone()).collect();
     assert_eq!(balances, [Balance::PeakEwma, Balance::RoundRobin]);
     assert_eq!(meets(world.route("b.example.com", "/")), meets(world.route("c.example.com", "/")));
+}
+
+#[tokio::test]
+async fn how_endpoints_are_treated_is_said_by_annotations() {
+    let pairs = [
+        ("slow-start", "30s"),
+        ("prewarm-connections", "4"),
+        ("eject-after", "0"),
+        ("connections-max", "7"),
+        ("health-check-path", "/healthz"),
+    ];
+    let text = annotated(&pairs).replace("nginx.ingress.kubernetes.io", "telaio.dev");
+    let world =
+        World::of(&(services() + &ingress("web", "a.example.com", "/", "one", &text))).await;
+    let backend = world.backends.values().next().unwrap();
+    assert_eq!(backend.slow_start, Some(std::time::Duration::from_secs(30)));
+    assert_eq!((backend.limits.prewarm, backend.limits.connections_max), (4, 7));
+    assert_eq!(backend.outlier.failures, 0);
+    assert_eq!(&*backend.health.as_ref().unwrap().path, "/healthz");
 }
 
 #[tokio::test]

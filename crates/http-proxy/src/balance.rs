@@ -13,6 +13,7 @@ pub mod peer;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -23,6 +24,9 @@ use parking_lot::Mutex;
 pub use peer::Peer;
 
 use crate::table::{Balance, Endpoint, EndpointAddress, EndpointState, Outlier};
+
+/// So many endpoints are taken over one by one; more, all at once.
+const ONE_BY_ONE_MAX: usize = 16;
 
 /// What the choice of an endpoint may depend on.
 #[derive(Debug, Clone, Copy, Default)]
@@ -111,6 +115,13 @@ impl LoadBalancer {
         choose::choose(&self.peers.load(), pick)
     }
 
+    /// Whether there is an endpoint beside those that were tried.
+    pub fn has_other(&self, tried: &[Arc<Peer>], last: Option<&Arc<Peer>>) -> bool {
+        let peers = self.peers.load();
+        let mut ready = peers.ready.iter();
+        ready.any(|peer| !tried.iter().chain(last).any(|own| Arc::ptr_eq(own, peer)))
+    }
+
     /// Adds an endpoint, or changes the one of its address.
     pub fn add_backend(&self, endpoint: &Endpoint) {
         let _held = self.change.lock();
@@ -141,13 +152,38 @@ impl LoadBalancer {
         self.peers.load().all.clone()
     }
 
-    /// Replaces policy and endpoints. Endpoints that stay keep what is known of them.
+    /// Takes over policy and endpoints. Endpoints that stay keep what is known of them. What a cluster
+    /// changes at a time is an endpoint or two: those come and go one by one, those that come first.
     pub fn set(&self, balance: Balance, slow_start: Option<Duration>, endpoints: &[Endpoint]) {
+        let now = self.peers.load_full();
+        if now.balance == balance && now.slow_start == slow_start && !now.all.is_empty() {
+            let known: HashMap<_, _> = now.all.iter().map(|peer| (peer.address(), peer)).collect();
+            let differs = |endpoint: &&Endpoint| {
+                known.get(&endpoint.address).is_none_or(|peer| peer.differs(endpoint))
+            };
+            let new: Vec<_> = endpoints.iter().filter(differs).take(ONE_BY_ONE_MAX + 1).collect();
+            let wanted: HashSet<_> = endpoints.iter().map(|endpoint| &endpoint.address).collect();
+            let gone = now.all.iter().filter(|peer| !wanted.contains(peer.address()));
+            let gone: Vec<_> = gone.take(ONE_BY_ONE_MAX + 1).collect();
+            if new.len() + gone.len() <= ONE_BY_ONE_MAX {
+                for endpoint in new {
+                    self.add_backend(endpoint);
+                }
+                for peer in gone {
+                    self.remove_backend(peer.address());
+                }
+                return;
+            }
+        }
+        self.replace(balance, slow_start, endpoints);
+    }
+
+    /// Replaces policy and endpoints at once.
+    fn replace(&self, balance: Balance, slow_start: Option<Duration>, endpoints: &[Endpoint]) {
         let _held = self.change.lock();
         let old = self.peers.load_full();
-        let known: std::collections::HashMap<_, _> =
-            old.all.iter().map(|peer| (peer.address(), peer)).collect();
-        let mut kept = std::collections::HashSet::new();
+        let known: HashMap<_, _> = old.all.iter().map(|peer| (peer.address(), peer)).collect();
+        let mut kept = HashSet::new();
         let mut all: Vec<Arc<Peer>> = Vec::with_capacity(endpoints.len());
         for endpoint in endpoints {
             if !kept.insert(&endpoint.address) {

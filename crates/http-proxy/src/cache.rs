@@ -58,6 +58,7 @@ pub use collapse::Wait;
 pub use entry::CacheEntry;
 pub use fetch::{Answer, Fetch, Writer};
 pub use fields::Fields;
+pub use index::Found;
 pub use key::{Key, KeyError, KeyParts, Keyed};
 pub use lookup::{Asked, Lookup};
 pub use moment::Moment;
@@ -161,17 +162,17 @@ impl Cache {
     }
 
     /// Keeps a response, in place of an older one to the same requests. False if it is too large.
-    pub fn store(&self, key: &Key, entry: CacheEntry) -> bool {
-        let kept = self.shared.index.put(key.uri(), &Arc::new(entry));
+    pub fn store(&self, key: &Key, entry: &Arc<CacheEntry>) -> bool {
+        let kept = self.shared.index.put(key.uri(), entry);
         if kept {
             count(&self.shared.counters.stored);
         }
         kept
     }
 
-    /// The stored response that answers a request, fresh or not.
-    pub fn retrieve(&self, key: &Key, request: &impl Fields) -> Option<Arc<CacheEntry>> {
-        self.shared.index.get(key, request).entry
+    /// What is stored for a request, fresh or not.
+    pub fn retrieve(&self, key: &Key, request: &impl Fields) -> Found {
+        self.shared.index.get(key, request)
     }
 
     /// Takes away what can no longer be of use; how many responses.

@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::h1::body::{Decoder, write_chunk, write_end};
 use crate::h1::parse::{self, BodyLength, HeadLimits};
 use crate::h1::write;
+use crate::head::target::matching_form;
 use crate::head::{Known, RequestHead, ResponseHead};
 use crate::router::Router;
 use crate::table::{BackendId, HostMatch, PathMatch, Policy, Route};
@@ -196,14 +197,17 @@ pub fn check_router(bytes: &[u8]) {
     if request.set_target(path).is_err() {
         return;
     }
-    if let Some(found) = router.find(&request) {
+    if let Some(found) = router.get_backend(&request) {
         if let PathMatch::Prefix(prefix) = &found.route.path {
-            let rest = request.path().strip_prefix(prefix.trim_end_matches('/'));
+            let path = matching_form(request.path());
+            let rest = path.strip_prefix(prefix.trim_end_matches('/'));
             assert!(rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
         }
         if let PathMatch::Exact(path) = &found.route.path {
-            assert_eq!(&**path, request.path());
+            assert_eq!(&**path, &*matching_form(request.path()));
         }
-        let _ = found.rewritten(request.path());
+        if let Some(target) = found.rewritten(request.path()) {
+            let _ = request.rewrite(&target);
+        }
     }
 }

@@ -17,6 +17,7 @@ mod frames;
 pub mod grpc;
 mod guard;
 mod hpack;
+mod incoming;
 pub mod server;
 mod tunnel;
 mod upgrade;

@@ -217,6 +217,31 @@ impl RequestHead {
         self.path.push_str(path);
     }
 
+    /// Replaces the path by one that a rewrite came to, which may have a query: that goes before the
+    /// request's own.
+    pub fn rewrite(&mut self, target: &str) -> Result<(), target::TargetError> {
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        };
+        let mut normal = String::with_capacity(path.len());
+        target::normalise_rewritten(path, &mut normal)?;
+        self.rewritten_from = Some(self.path_and_query().into());
+        self.path = normal;
+        let Some(query) = query else { return Ok(()) };
+        // As in nginx, a question mark at the end leaves the request's own query out.
+        let alone = if query.is_empty() { Some(query) } else { query.strip_suffix('?') };
+        match (alone, self.query()) {
+            (Some(alone), _) => self.set_query((!alone.is_empty()).then_some(alone)),
+            (None, None | Some("")) => self.set_query(Some(query)),
+            (None, Some(own)) => {
+                let both = format!("{query}&{own}");
+                self.set_query(Some(&both));
+            }
+        }
+        Ok(())
+    }
+
     /// Sets the query, or removes it.
     pub fn set_query(&mut self, query: Option<&str>) {
         self.query.clear();

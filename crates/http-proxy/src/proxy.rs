@@ -1,8 +1,9 @@
 //! The proxy itself: the table in force, the backends as they run, and what happens to a request.
 //!
 //! Decisions are made here and do not know the wire: [`HttpProxy::decide`] takes a [`RequestHead`](crate::RequestHead) and
-//! says what shall happen. The h1 code acts on it directly; everything else goes by
-//! [`HttpProxy::forward_request`], which speaks heads and bodies.
+//! says what shall happen. Where both sides speak HTTP/1.1 the h1 code acts on it directly; everything
+//! else, h2 on either side, the cache, compression, goes by [`HttpProxy::forward_request`], which speaks
+//! heads and bodies.
 
 pub(crate) mod attempts;
 mod believe;

@@ -17,7 +17,6 @@ mod shards;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use compiled::{CompileError, Compiled, Target, compile_regex};
@@ -25,7 +24,8 @@ use host::HostRoutes;
 use shards::Shards;
 
 use crate::head::RequestHead;
-use crate::table::{BackendId, HostMatch, Route, RouteId, TableChange};
+use crate::head::target::matching_form;
+use crate::table::{HostMatch, Route, RouteId, TableChange};
 use crate::upstream::Upstreams;
 
 /// A route that cannot be served, and why.
@@ -54,9 +54,9 @@ pub struct RouteProblem {
 /// let mut request = RequestHead::new();
 /// request.set_authority("example.com");
 /// request.set_path("/shop/1");
-/// assert_eq!(router.get_backend(&request), Some(&web));
+/// assert_eq!(router.get_backend(&request).and_then(|route| route.backend()), Some(&web));
 /// request.set_path("/shopping");
-/// assert_eq!(router.get_backend(&request), None);
+/// assert!(router.get_backend(&request).is_none());
 /// ```
 #[derive(Debug, Clone)]
 pub struct Router {
@@ -97,65 +97,49 @@ impl Router {
     /// Adds a route, or replaces the one of its identity.
     pub fn add_route(&mut self, route: Route, upstreams: &Upstreams) -> Result<(), CompileError> {
         let mut compiled = Compiled::new(route, upstreams)?;
-        if let Some(before) = self.by_id.get(&compiled.route.id) {
+        let id = compiled.route.id.clone();
+        if let Some(before) = self.take(&id) {
             compiled.stats = Arc::clone(&before.stats);
+            if before.route.host != compiled.route.host {
+                self.drop_empty(&before.route.host);
+            }
         }
         let compiled = Arc::new(compiled);
-        let mut touched = BTreeSet::new();
-        self.replace(&compiled.route.id.clone(), Some(compiled), &mut touched);
-        self.rebuild(&touched);
+        self.edit_host(&compiled.route.host, |host| host.add(Arc::clone(&compiled)));
+        self.by_id.insert(id, compiled);
         Ok(())
     }
 
     /// Removes a route, if it is there.
     pub fn remove_route(&mut self, id: &RouteId) {
-        let mut touched = BTreeSet::new();
-        self.replace(id, None, &mut touched);
-        self.rebuild(&touched);
+        if let Some(gone) = self.take(id) {
+            self.drop_empty(&gone.route.host);
+        }
     }
 
     /// The next router, and the routes that cannot be part of it. Of those the last good one stays.
     pub fn apply(&self, change: &TableChange, upstreams: &Upstreams) -> (Self, Vec<RouteProblem>) {
         let mut next = self.clone();
-        let mut touched = BTreeSet::new();
         let mut problems = Vec::new();
         for (id, route) in &change.routes {
-            match route.clone().map(|route| Compiled::new(route, upstreams)).transpose() {
-                Ok(compiled) => {
-                    let compiled = compiled.map(|mut compiled| {
-                        if let Some(before) = next.by_id.get(id) {
-                            compiled.stats = Arc::clone(&before.stats);
-                        }
-                        Arc::new(compiled)
-                    });
-                    next.replace(id, compiled, &mut touched);
-                }
-                Err(error) => {
-                    problems.push(RouteProblem { route: id.clone(), message: error.to_string() });
+            match route {
+                None => next.remove_route(id),
+                Some(route) => {
+                    if let Err(error) = next.add_route(route.clone(), upstreams) {
+                        let message = error.to_string();
+                        problems.push(RouteProblem { route: id.clone(), message });
+                    }
                 }
             }
         }
-        next.rebuild(&touched);
         (next, problems)
     }
 
-    /// Puts a route into the index and takes its predecessor out of its host; which hosts must be
-    /// built anew is added to `touched`.
-    fn replace(
-        &mut self,
-        id: &RouteId,
-        compiled: Option<Arc<Compiled>>,
-        touched: &mut BTreeSet<HostMatch>,
-    ) {
-        if let Some(old) = self.by_id.remove(id) {
-            self.edit_host(&old.route.host, |host| host.remove(&old));
-            touched.insert(old.route.host.clone());
-        }
-        if let Some(compiled) = compiled {
-            self.edit_host(&compiled.route.host, |host| host.add(compiled.clone()));
-            touched.insert(compiled.route.host.clone());
-            self.by_id.insert(id.clone(), compiled);
-        }
+    /// Takes a route out of the index and out of its host.
+    fn take(&mut self, id: &RouteId) -> Option<Arc<Compiled>> {
+        let old = self.by_id.remove(id)?;
+        self.edit_host(&old.route.host, |host| host.remove(&old));
+        Some(old)
     }
 
     fn edit_host(&mut self, host: &HostMatch, edit: impl FnOnce(&mut HostRoutes)) {
@@ -166,28 +150,27 @@ impl Router {
         }
     }
 
-    /// Sorts the touched hosts, and drops those without routes.
-    fn rebuild(&mut self, touched: &BTreeSet<HostMatch>) {
-        for host in touched {
-            let mut empty = false;
-            self.edit_host(host, |host| {
-                host.sort();
-                empty = host.is_empty();
-            });
-            match host {
-                HostMatch::Exact(name) if empty => drop(self.exact.remove(name)),
-                HostMatch::Wildcard(name) if empty => drop(self.wildcard.remove(name)),
-                _ => {}
-            }
+    /// Forgets a host without routes.
+    fn drop_empty(&mut self, host: &HostMatch) {
+        let hosts = match host {
+            HostMatch::Any => return,
+            HostMatch::Exact(_) => &mut self.exact,
+            HostMatch::Wildcard(_) => &mut self.wildcard,
+        };
+        if let HostMatch::Exact(name) | HostMatch::Wildcard(name) = host
+            && hosts.get(&**name).is_some_and(|routes| routes.is_empty())
+        {
+            hosts.remove(name);
         }
     }
 
-    /// The route that a request takes.
-    pub fn find(&self, request: &RequestHead) -> Option<&Arc<Compiled>> {
+    /// Who serves a request: the route that it takes, with its backends.
+    pub fn get_backend(&self, request: &RequestHead) -> Option<&Arc<Compiled>> {
         let host = request.host();
         let host = host.strip_suffix('.').unwrap_or(host);
+        let path = &*matching_form(request.path());
         if let Some(routes) = self.exact.get(host)
-            && let Some(found) = routes.find(request)
+            && let Some(found) = routes.find(request, path)
         {
             return Some(found);
         }
@@ -195,16 +178,11 @@ impl Router {
         if let Some(dot) = host.find('.')
             && dot > 0
             && let Some(routes) = self.wildcard.get(&host[dot..])
-            && let Some(found) = routes.find(request)
+            && let Some(found) = routes.find(request, path)
         {
             return Some(found);
         }
-        self.any.find(request)
-    }
-
-    /// The first backend of the route that a request takes.
-    pub fn get_backend(&self, request: &RequestHead) -> Option<&BackendId> {
-        self.find(request)?.targets.first().map(|target| target.upstream.id())
+        self.any.find(request, path)
     }
 
     /// Whether any route is for this host: exact, by wildcard, or for all hosts.

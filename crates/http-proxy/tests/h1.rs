@@ -11,8 +11,8 @@ use telaio_http_proxy::ProxySettings;
 use telaio_http_proxy::h1::parse::HeadLimits;
 use telaio_http_proxy::h1::relay::ClientTimeouts;
 use telaio_http_proxy::table::{
-    Backend as BackendSpec, BackendId, Endpoint, Policy, Retry, RetryOn, Sticky, TableChange,
-    Timeouts,
+    Backend as BackendSpec, BackendId, Endpoint, Policy, Retry, RetryOn, Rewrite, Sticky,
+    TableChange, Timeouts,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -128,6 +128,21 @@ async fn names_that_programs_mistake_for_others_do_not_reach_a_backend() {
     let answer = Proxy::with_policy(&[&backend], policy).raw(ask).await;
     assert!(body(&answer).contains("X-Forwarded-Prefix: /app\r\n"), "{answer}");
     assert!(!answer.contains("evil"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_rewritten_path_does_not_lead_out_of_where_it_is_rewritten_to() {
+    let backend = Backend::start().await;
+    let rewrite =
+        Rewrite::Regex { pattern: "^/p(.*)".into(), replacement: "/files/$1?from=$1".into() };
+    let policy = Policy { rewrite: Some(rewrite), ..Policy::default() };
+    let proxy = Proxy::with_policy(&[&backend], policy);
+    for path in ["/p../secret", "/p..", "/p%2e%2E/x"] {
+        assert_eq!(proxy.get(path).await.0, 400, "{path}");
+    }
+    assert!(backend.seen().is_empty());
+    assert_eq!(proxy.get("/p./x?y=z").await.0, 200);
+    assert!(backend.seen()[0].starts_with("GET /files/x?from=./x&y=z HTTP/1.1\r\n"));
 }
 
 #[tokio::test]
@@ -427,16 +442,15 @@ async fn a_dead_endpoint_is_passed_over_and_a_lost_answer_retried_where_that_is_
 
 #[tokio::test]
 async fn a_status_is_retried_if_the_route_says_so_and_the_body_is_sent_again() {
-    let backend = Backend::start().await;
+    let backends = [Backend::start().await, Backend::start().await, Backend::start().await];
     let mut on = RetryOn::default();
     assert!(on.with_status(503) && !on.with_status(418));
     let policy = Policy { retry: Retry { tries: 3, on, within: None }, ..Policy::default() };
-    let proxy = Proxy::with_policy(&[&backend], policy);
+    let proxy = Proxy::with_policy(&backends.each_ref(), policy);
     let put =
         "PUT /status?503 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi";
     assert_eq!(status(&proxy.raw(put).await), 503);
-    let seen = backend.seen();
-    assert_eq!(seen.len(), 3);
+    let seen: Vec<_> = backends.iter().map(|backend| backend.seen().concat()).collect();
     assert!(seen.iter().all(|request| request.ends_with("\r\n\r\nhi")), "{seen:?}");
 }
 

@@ -189,6 +189,7 @@ async fn slow_bodies_and_slow_backends_time_out_on_their_own() {
     let timeouts = Timeouts {
         response_header: Duration::from_millis(300),
         idle: Duration::from_millis(300),
+        send: Duration::from_millis(300),
         ..Timeouts::default()
     };
     let proxy = Proxy::with_policy(&[&backend], Policy { timeouts, ..Policy::default() });

@@ -14,9 +14,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use telaio_api::global::{GlobalEndpoint, GlobalEndpointKey, GlobalOp};
 use telaio_model::{
-    AuthSecret, ClientIpAffinity, Conditions, ConfigMap, ContainerPort, Endpoint, EndpointPort,
-    EndpointRef, Families, Hints, Ingress, IngressBackend, IngressClass, IngressPath, IngressRule,
-    IngressTls, IpMode, LabelSelector, Labels, LoadBalancerIngress, LocalEndpoint,
+    AddedEndpoint, AuthSecret, ClientIpAffinity, Conditions, ConfigMap, ContainerPort, Endpoint,
+    EndpointPort, EndpointRef, Families, Hints, Ingress, IngressBackend, IngressClass, IngressPath,
+    IngressRule, IngressTls, IpMode, LabelSelector, Labels, LoadBalancerIngress, LocalEndpoint,
     LocalEndpointPort, LocalService, LocalServicePort, Meta, Namespace, NetworkPolicy, Node,
     NodeAddress, Object, ObjectKey, ObjectRef, Op, Override, OverrideAction, OverrideTarget,
     PathType, Pod, PodPhase, PolicyPeer, PolicyPort, PolicyPortMatch, PolicyRule, PortRef,
@@ -306,12 +306,22 @@ fn overrides() -> impl Strategy<Value = Object> {
         ip().prop_map(OverrideTarget::Address),
         name().prop_map(OverrideTarget::Pod),
         name().prop_map(OverrideTarget::Node),
+        (option::of(name()), option::of(name()))
+            .prop_map(|(host, path)| OverrideTarget::Routes { host, path }),
     ];
-    let action =
-        prop_oneof![Just(OverrideAction::Drain), any::<u16>().prop_map(OverrideAction::Weight),];
-    (meta(key()), key(), target, action, text(), text(), option::of(any::<i64>())).prop_map(
-        |(meta, service, target, action, by, reason, until_s)| {
-            Override { meta, service, target, action, by, reason, until_s }.into()
+    let added = (option::of(any::<u16>()), option::of(name()), option::of(any::<u16>()))
+        .prop_map(|(port, node, weight)| AddedEndpoint { port, node, weight });
+    let action = prop_oneof![
+        Just(OverrideAction::Drain),
+        any::<u16>().prop_map(OverrideAction::Weight),
+        Just(OverrideAction::Remove),
+        added.prop_map(OverrideAction::Add),
+        any::<u32>().prop_map(|retry_after_s| OverrideAction::Pause { retry_after_s }),
+    ];
+    let times = (option::of(any::<i64>()), option::of(any::<i64>()));
+    (meta(key()), key(), target, action, text(), text(), times).prop_map(
+        |(meta, object, target, action, by, reason, (since_s, until_s))| {
+            Override { meta, object, target, action, by, reason, since_s, until_s }.into()
         },
     )
 }

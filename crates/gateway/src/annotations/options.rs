@@ -327,6 +327,12 @@ pub struct Options {
     pub connections_max: Option<u32>,
     /// How many requests may wait for one.
     pub pending_max: Option<u32>,
+    /// Connections that are made ahead.
+    pub prewarm: Option<u32>,
+    /// How long a new endpoint takes to get its whole share.
+    pub slow_start: Option<Duration>,
+    /// How many failures in a row take an endpoint out for a while.
+    pub eject_after: Option<u32>,
     /// Asking endpoints how they are.
     pub health: HealthOptions,
     /// A share goes elsewhere.

@@ -14,7 +14,8 @@ pub(super) const ROWS: &[Row] = &[
     Row::both(
         "rewrite-target",
         "a path; $1 to $9 stand for the groups of the path's regular expression",
-        "The path that the backend sees. The whole path is replaced, and the query stays.",
+        "The path that the backend sees. The whole path is replaced, and the query stays; a query of its \
+         own goes before it. A request whose groups would bring .. into it is answered with 400.",
         |text, options| set(&mut options.rewrite_target, rewrite_target(text)),
     ),
     Row::both(
@@ -113,9 +114,6 @@ fn rewrite_target(text: &str) -> Read<Arc<str>> {
     if text.contains("://") {
         let expected = "a path; permanent-redirect or temporal-redirect lead to other URLs";
         return Err(BadValue::new(text, expected));
-    }
-    if text.contains('?') {
-        return Err(BadValue::new(text, "a path without a query; the request's query is kept"));
     }
     let target = values::path(text)?;
     let mut dollars = target.split('$').skip(1);

@@ -15,7 +15,7 @@ fn nginx(name: &str, value: &str) -> Annotations {
 
 /// Good and bad values of every annotation whose value matters.
 const VALUES: &[(&str, &[&str], &[&str])] = &[
-    ("rewrite-target", &["/", "/$2", "/a/$1/b"], &["x", "https://a", "/a?b=1", "/$x", "/$"]),
+    ("rewrite-target", &["/", "/$2", "/a/$1/b", "/a?b=$1"], &["x", "https://a", "/$x", "/$"]),
     ("use-regex", &["true", "false"], &["maybe"]),
     ("app-root", &["/app"], &["app", "/a b"]),
     ("server-alias", &["a.example.com,b.example.com", "*.example.com"], &["~^a", "a b", ""]),
@@ -71,6 +71,9 @@ const VALUES: &[(&str, &[&str], &[&str])] = &[
     ("proxy-ssl-secret", &["shop/backend-ca"], &["A/b"]),
     ("connections-max", &["100"], &["0"]),
     ("pending-max", &["0"], &["x"]),
+    ("prewarm-connections", &["0", "8"], &["-1", "many", "257"]),
+    ("slow-start", &["30", "30s", "1m"], &["0", "soon"]),
+    ("eject-after", &["0", "3"], &["-1", "x"]),
     ("health-check-path", &["/healthz"], &["healthz"]),
     ("health-check-period", &["5s"], &["0"]),
     ("health-check-timeout", &["2s"], &["0s"]),

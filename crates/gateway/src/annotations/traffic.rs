@@ -252,7 +252,8 @@ pub(super) const ROWS: &[Row] = &[
     Row::ours(
         "cache-default-ttl",
         "seconds, or a time with a unit",
-        "How long an answer is fresh that does not say so itself.",
+        "How long an answer is fresh that does not say so itself, if it has content or redirects for \
+         good (200, 203, 300, 301, 308). Other answers are stored only as they say themselves.",
         |text, options| set(&mut options.cache.default_ttl, values::time(text)),
     ),
     Row::ours(

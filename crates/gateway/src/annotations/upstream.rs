@@ -71,7 +71,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::both(
         "proxy-send-timeout",
         "seconds, or a time with a unit",
-        "How long the backend may leave a request's body unread.",
+        "How long the backend may leave a request's body unread; 504 then. 60s unless said otherwise.",
         |text, options| set(&mut options.send_timeout, values::time(text)),
     ),
     Row::ours(
@@ -91,7 +91,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::both(
         "proxy-next-upstream-tries",
         "a number from 0 to 20",
-        "How many endpoints are tried; 0 is as many as there are, up to 3.",
+        "How many endpoints are tried; 0 is as many as there are, up to 3. The only endpoint is asked again only after its connection failed.",
         |text, options| set(&mut options.next_upstream_tries, values::number(text, 0, TRIES_MAX)),
     ),
     Row::both(
@@ -256,6 +256,25 @@ pub(super) const ROWS: &[Row] = &[
         "a number from 0 to 100000",
         "How many requests may wait for a connection; the next is answered with 503.",
         |text, options| set(&mut options.pending_max, values::number(text, 0, 100_000)),
+    ),
+    Row::ours(
+        "prewarm-connections",
+        "a number",
+        "Connections that are made ahead for each endpoint, before requests need them.",
+        |text, options| set(&mut options.prewarm, values::number(text, 0, 256)),
+    ),
+    Row::ours(
+        "slow-start",
+        "seconds, or a time with a unit",
+        "How long a new endpoint takes to get its whole share of the requests; it begins with a tenth.",
+        |text, options| set(&mut options.slow_start, positive_time(text)),
+    ),
+    Row::ours(
+        "eject-after",
+        "a number; 0 for never",
+        "After how many failures in a row an endpoint gets no requests for a while; 5 unless said \
+         otherwise. At least half of the endpoints stay.",
+        |text, options| set(&mut options.eject_after, values::number(text, 0, 1_000)),
     ),
     Row::ours(
         "health-check-path",

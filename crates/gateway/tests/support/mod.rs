@@ -9,6 +9,7 @@
 )]
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use telaio_brain::{LocalWatch, Store, Wants};
@@ -38,6 +39,41 @@ pub(crate) fn objects(text: &str) -> BTreeMap<ObjectRef, Object> {
         ObjectChange::Delete(_) => None,
     });
     set.collect()
+}
+
+/// A service of one port with one endpoint.
+pub(crate) fn service(name: &str, address: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\n\
+         spec: {{ports: [{{name: http, port: 80, targetPort: 8080}}]}}\n---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {{name: {name}-1, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}\n\
+         addressType: IPv4\nports: [{{name: http, port: 8080}}]\n\
+         endpoints: [{{addresses: [{address}]}}]\n---\n"
+    )
+}
+
+pub(crate) fn services() -> String {
+    let names = ["one", "two", "three"];
+    names.iter().enumerate().map(|(i, name)| service(name, &format!("10.1.0.{}", i + 1))).collect()
+}
+
+/// An Ingress of one path.
+pub(crate) fn ingress(name: &str, host: &str, path: &str, service: &str, more: &str) -> String {
+    format!(
+        "apiVersion: networking.k8s.io/v1\nkind: Ingress\n\
+         metadata:\n  name: {name}\n  namespace: shop\n{more}\
+         spec:\n  rules:\n  - host: {host}\n    http:\n      paths:\n      - path: {path}\n        \
+         pathType: Prefix\n        backend: {{service: {{name: {service}, port: {{number: 80}}}}}}\n---\n"
+    )
+}
+
+pub(crate) fn annotated(pairs: &[(&str, &str)]) -> String {
+    let mut text = "  annotations:\n".to_owned();
+    for (name, value) in pairs {
+        writeln!(text, "    nginx.ingress.kubernetes.io/{name}: {value:?}").unwrap();
+    }
+    text
 }
 
 /// A cluster, a gateway, and the table that it made.
@@ -189,7 +225,7 @@ impl World {
         let mut request = telaio_http_proxy::RequestHead::new();
         request.set_authority(host);
         request.set_path(path);
-        proxy.router().find(&request).map(|found| found.route.clone())
+        proxy.router().get_backend(&request).map(|found| found.route.clone())
     }
 
     /// The only route.
@@ -255,4 +291,9 @@ pub(crate) fn meets(route: Option<&Route>) -> String {
         }
         Some(Action::Respond(fixed)) => fixed.status.to_string(),
     }
+}
+
+pub(crate) async fn annotated_world(pairs: &[(&str, &str)], extra: &str) -> World {
+    let text = services() + &ingress("web", "a.example.com", "/", "one", &annotated(pairs)) + extra;
+    World::of(&text).await
 }

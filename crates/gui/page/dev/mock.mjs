@@ -6,7 +6,7 @@ import { extname, join, normalize } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const DIST = fileURLToPath(new URL('../dist/', import.meta.url));
-const TOKEN = 'mock';
+const TOKEN = process.env.TOKEN ?? 'mock';
 const PORT = Number(process.env.PORT ?? 5199);
 const MANY = Number(process.env.SERVICES ?? 0);
 const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -26,17 +26,17 @@ let nextId = 1;
 
 function services() {
   const base = [
-    ['prod', 'frontend', 420, 0.001, 4, 80], ['prod', 'orders', 130, 0.034, 3, 8080], ['prod', 'payments', 38, 0, 2, 8443], ['prod', 'catalog', 260, 0, 5, 8080],
-    ['prod', 'search', 90, 0.002, 12, 9200], ['prod', 'mail', null, 0, 0, 25], ['staging', 'frontend', 3.2, 0, 1, 80], ['staging', 'orders', 1.1, 0, 1, 8080],
+    ['shop', 'frontend', 420, 0.001, 4, 8080], ['shop', 'orders', 130, 0.034, 3, 8080], ['shop', 'payments', 38, 0, 2, 8080], ['shop', 'catalog', 260, 0, 5, 8080],
+    ['search', 'index', 90, 0.002, 12, 8080], ['staging', 'frontend', 3.2, 0, 1, 8080], ['shop', 'mail', null, 0, 0, 25], ['staging', 'orders', 1.1, 0, 1, 8080],
     ['kube-system', 'kube-dns', null, 0, 2, 53], ['monitoring', 'grafana', 4.5, 0, 1, 3000], ['monitoring', 'prometheus', null, 0, 1, 9090],
   ];
   for (let i = 0; i < MANY; i++) base.push([`team-${i % 24}`, `svc-${String(i).padStart(4, '0')}`, i % 9 ? null : (i % 70) / 2, i % 63 ? 0 : 0.05, (i % 4) + 1, 8080]);
   return base.map(([namespace, name, rate, share, n, port], s) => {
     const items = Array.from({ length: n }, (_, i) => {
-      const address = `10.244.${1 + (i % 3)}.${(10 + s * 5 + i) % 250}`;
+      const address = `10.244.${1 + (i % 3)}.${(10 + s * 10 + i) % 250}`;
       const o = [...overrides.values()].find((one) => one.service.name === name && one.service.namespace === namespace && one.target?.address === address);
       const drained = o?.action === 'drain';
-      const ready = !(name === 'orders' && i === 2 && namespace === 'prod');
+      const ready = !(name === 'payments' && i === 1);
       return {
         address, ports: [{ name: 'http', port, internal: true, external: true }], pod: `${name}-6f7d9c-${(s * 7 + i * 13).toString(36)}x`, node: NODES[i % 3], zone: `eu-${i % 2 ? 'b' : 'a'}`,
         local: i % 3 === 0, ready, serving: ready, terminating: name === 'catalog' && i === 4, weight: drained ? 0 : (o?.weight ?? 1), drained, added: false, removed: false,
@@ -59,9 +59,9 @@ function services() {
   });
 }
 const ROUTES = [
-  ['shop.example.com', '/', 'prod', 'frontend', ['tls redirect', 'cache', 'compression']], ['shop.example.com', '/api/orders', 'prod', 'orders', ['rate limit']],
-  ['shop.example.com', '/api/pay', 'prod', 'payments', []], ['shop.example.com', '/catalog', 'prod', 'catalog', ['cache']], ['search.example.com', '/', 'prod', 'search', []],
-  ['staging.example.com', '/', 'staging', 'frontend', ['basic auth']], ['staging.example.com', '/api', 'staging', 'orders', []], ['grafana.example.com', '/', 'monitoring', 'grafana', ['basic auth']], ['mail.example.com', '/', 'prod', 'mail', []],
+  ['shop.example.com', '/', 'shop', 'frontend', ['tls redirect', 'cache', 'compression']], ['shop.example.com', '/api/orders', 'shop', 'orders', ['rate limit']],
+  ['shop.example.com', '/api/pay', 'shop', 'payments', []], ['shop.example.com', '/catalog', 'shop', 'catalog', ['cache']], ['search.example.com', '/', 'search', 'index', []],
+  ['staging.example.com', '/', 'staging', 'frontend', ['basic auth']], ['staging.example.com', '/api', 'staging', 'orders', []], ['grafana.example.com', '/', 'monitoring', 'grafana', ['basic auth']], ['mail.example.com', '/', 'shop', 'mail', []],
 ];
 const routesOf = (ns, name) => ROUTES.flatMap((r, i) => (r[2] === ns && r[3] === name ? [`r${i}`] : []));
 function routes() {
@@ -71,15 +71,15 @@ function routes() {
     return {
       id: `r${i}`, ingress: { namespace: ns, name: host.split('.')[0] }, host, path, path_type: 'prefix', matches: [], action: 'forward', action_text: '',
       backends: [{ service: { namespace: ns, name }, port: 'http', weight: 1, ready: s.endpoints.ready, total: s.endpoints.total, canary: false }], features,
-      warnings: s.endpoints.total ? [] : [{ reason: 'NoEndpoints', message: 'Nobody serves prod/mail: requests get 503.' }], certificate: host.startsWith('mail') ? null : `${ns}/${host.split('.')[0]}-tls`,
+      warnings: s.endpoints.total ? [] : [{ reason: 'NoEndpoints', message: 'Nobody serves shop/mail: requests get 503.' }], certificate: host.startsWith('mail') ? null : `${ns}/${host.split('.')[0]}-tls`,
       state: s.endpoints.total ? 'ok' : 'error', paused: null, counters: s.counters && { ...s.counters, cache_hit_share: features.includes('cache') ? 0.83 : null },
     };
   });
 }
-const CERTS = [['prod/shop-tls', 'shop.example.com', 61], ['prod/search-tls', 'search.example.com', 9], ['staging/staging-tls', 'staging.example.com', -2], ['monitoring/grafana-tls', 'grafana.example.com', 84]];
+const CERTS = [['shop/shop-tls', 'shop.example.com', 61], ['search/search-tls', 'search.example.com', 9], ['staging/staging-tls', 'staging.example.com', -2], ['monitoring/grafana-tls', 'grafana.example.com', 84]];
 const certificates = () => CERTS.map(([id, host, days]) => ({
   id, hosts: [host], names: [host, `*.${host}`], issuer: "CN=R11, O=Let's Encrypt", not_before_ms: t() - 30 * 864e5, not_after_ms: t() + days * 864e5, expires_in_s: days * 86400,
-  state: days < 0 ? 'error' : days < 30 ? 'warning' : 'ok', state_text: days < 0 ? 'it has ended' : days < 30 ? 'ends soon' : '', default: id === 'prod/shop-tls',
+  state: days < 0 ? 'error' : days < 30 ? 'warning' : 'ok', state_text: days < 0 ? 'it has ended' : days < 30 ? 'ends soon' : '', default: id === 'shop/shop-tls',
 }));
 function map(q) {
   let all = services();
@@ -141,14 +141,14 @@ function overview() {
     traffic: { ...now, requests: 8_412_331, errors: 21_034, classes: [0, 8_200_000, 150_000, 41_297, 21_034], cache: { hits: 2_100_400, misses: 512_331, hit_share: 0.804, entries: 18_233, bytes: 312e6 }, worker_restarts: 0 },
     attention: [
       { state: 'error', kind: 'certificate', object: { namespace: 'staging', name: 'staging-tls' }, message: 'ended 2 days ago: clients of staging.example.com are refused. Renew it.' },
-      { state: 'error', kind: 'service', object: { namespace: 'prod', name: 'mail' }, message: 'has no endpoints: connections are refused.' },
-      { state: 'warning', kind: 'service', object: { namespace: 'prod', name: 'orders' }, message: '1 of 3 endpoints is not ready; 3.4 % of its answers are errors.' },
-      { state: 'warning', kind: 'certificate', object: { namespace: 'prod', name: 'search-tls' }, message: 'ends in 9 days.' },
+      { state: 'error', kind: 'service', object: { namespace: 'shop', name: 'mail' }, message: 'has no endpoints: connections are refused.' },
+      { state: 'warning', kind: 'service', object: { namespace: 'shop', name: 'orders' }, message: '1 of 3 endpoints is not ready; 3.4 % of its answers are errors.' },
+      { state: 'warning', kind: 'certificate', object: { namespace: 'shop', name: 'search-tls' }, message: 'ends in 9 days.' },
     ],
   };
 }
 const events = Array.from({ length: 60 }, (_, i) => ({
-  id: 60 - i, at_ms: t() - i * 47_000, revision: 4821 - i, kind: ['Endpoints', 'Service', 'Ingress', 'Override'][i % 4], object: { namespace: 'prod', name: ['orders', 'frontend', 'shop', 'drain-orders'][i % 4] },
+  id: 60 - i, at_ms: t() - i * 47_000, revision: 4821 - i, kind: ['Endpoints', 'Service', 'Ingress', 'Override'][i % 4], object: { namespace: 'shop', name: ['orders', 'frontend', 'shop', 'drain-orders'][i % 4] },
   change: ['changed', 'added', 'changed', 'removed'][i % 4], summary: ['10.244.2.17 is ready', 'ClusterIP 10.96.0.14, 1 port', '2 paths, 1 certificate', 'ended by itself'][i % 4], programmed_ms: i % 4 === 2 ? null : 6 + (i * 7) % 23, programs: i % 4 !== 2,
 }));
 const page = (items, q) => {
@@ -157,7 +157,7 @@ const page = (items, q) => {
   const part = items.slice(offset, offset + limit);
   return { items: part, total: items.length, offset, next: offset + limit < items.length ? offset + limit : null, at_ms: t() };
 };
-const INSTANCES = Array.from({ length: 6 }, (_, i) => ({ id: `${(i * 99_991).toString(16).padStart(12, 'c')}f00d`, pod: { namespace: 'prod', name: `frontend-6f7d9c-${i}` }, network: 'pods', interface: 'eth0', addresses: [`10.244.1.${10 + i}`], ports: i ? [] : ['80/tcp → 8080'], services: [{ namespace: 'prod', name: 'frontend' }] }));
+const INSTANCES = Array.from({ length: 6 }, (_, i) => ({ id: `${(i * 99_991).toString(16).padStart(12, 'c')}f00d`, pod: { namespace: 'shop', name: `frontend-6f7d9c-${i}` }, network: 'pods', interface: 'eth0', addresses: [`10.244.1.${10 + i}`], ports: i ? [] : ['80/tcp → 8080'], services: [{ namespace: 'shop', name: 'frontend' }] }));
 const READS = {
   whoami: () => ({ role: 'admin', name: 'admin', read_only_because: null }), overview, certificates: (q) => page(certificates(), q), services: (q) => page(services(), q), routes: (q) => page(routes(), q), map,
   history: () => ({ started_ms: started, tick_s: 1, long_tick_s: 30, recent: Array.from({ length: 300 }, (_, i) => sample(t() - (300 - i) * 1000)), long: Array.from({ length: 360 }, (_, i) => sample(t() - (360 - i) * 30_000)) }),
@@ -166,8 +166,8 @@ const READS = {
   pods: () => ({ enabled: true, networks: 1, instances: 6, peers: 2, policies: 3, cni: 'installed', problems: [] }), networks: (q) => page([{ name: 'pods', bridge: 'tl-pods', subnets: ['10.244.1.0/24'], instances: 6 }], q),
   instances: (q) => page(INSTANCES, q), peers: (q) => page(NODES.slice(1).map((node, i) => ({ node, addresses: [`192.0.2.${i + 2}`], subnets: [`10.244.${i + 2}.0/24`], mode: 'vxlan' })), q),
   trace: (q) => (q.get('url')
-    ? { kind: 'url', verdict: 'forward', summary: `Goes to prod/orders, to one of 2 endpoints.`, steps: [{ text: 'listener :443, SNI shop.example.com, certificate prod/shop-tls', decides: false }, { text: 'host shop.example.com', decides: false }, { text: 'path prefix /api/orders (Ingress prod/shop)', decides: true }, { text: 'rate limit 50/s by client', decides: false }, { text: 'backend prod/orders:http, round robin', decides: false }], endpoints: ['10.244.1.15:8080', '10.244.2.16:8080'], draining: ['10.244.3.17:8080'], masquerade: false, route: 'prod/shop', status: null, location: null, rewritten: null, warnings: [], command: `telaio trace --url ${q.get('url')}` }
-    : { kind: 'packet', verdict: 'dnat', summary: 'Goes to one of 2 endpoints of prod/orders.', steps: [{ text: 'chain prerouting', decides: false }, { text: 'map service-ips 10.96.0.11 . tcp . 80 → way 17', decides: true }, { text: 'chain spread-2', decides: false }], endpoints: ['10.244.1.15:8080', '10.244.2.16:8080'], draining: [], masquerade: true, route: null, status: null, location: null, rewritten: null, warnings: [], command: `telaio trace --from ${q.get('from')} --to ${q.get('to')}` }),
+    ? { kind: 'url', verdict: 'forward', summary: `Goes to shop/orders, to one of 2 endpoints.`, steps: [{ text: 'listener :443, SNI shop.example.com, certificate shop/shop-tls', decides: false }, { text: 'host shop.example.com', decides: false }, { text: 'path prefix /api/orders (Ingress shop/shop)', decides: true }, { text: 'rate limit 50/s by client', decides: false }, { text: 'backend shop/orders:http, round robin', decides: false }], endpoints: ['10.244.1.15:8080', '10.244.2.16:8080'], draining: ['10.244.3.17:8080'], masquerade: false, route: 'shop/shop', status: null, location: null, rewritten: null, warnings: [], command: `telaio trace --url ${q.get('url')}` }
+    : { kind: 'packet', verdict: 'dnat', summary: 'Goes to one of 2 endpoints of shop/orders.', steps: [{ text: 'chain prerouting', decides: false }, { text: 'map service-ips 10.96.0.11 . tcp . 80 → way 17', decides: true }, { text: 'chain spread-2', decides: false }], endpoints: ['10.244.1.15:8080', '10.244.2.16:8080'], draining: [], masquerade: true, route: null, status: null, location: null, rewritten: null, warnings: [], command: `telaio trace --from ${q.get('from')} --to ${q.get('to')}` }),
 };
 function act(request) {
   const { action } = request;

@@ -115,7 +115,7 @@ function Nav({ open, current }: { open: boolean; current: string }) {
   const seen = overview.value;
   const dark = theme.value === 'dark';
   return (
-    <div id="nav" class={open ? 'nav is-open' : 'nav'}>
+    <aside id="nav" aria-label="Telaio" class={open ? 'nav is-open' : 'nav'}>
       <a class="brand" href={to('overview')}><Mark />Telaio</a>
       <nav aria-label="Views">
         <ul class="nav-list">
@@ -148,7 +148,7 @@ function Nav({ open, current }: { open: boolean; current: string }) {
           <button type="button" class="btn quiet icon" aria-label="Sign out" title="Sign out" onClick={signOut}><Icon name="out" /></button>
         </div>
       </div>
-    </div>
+    </aside>
   );
 }
 

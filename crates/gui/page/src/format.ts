@@ -55,6 +55,12 @@ export function age(s: number | null | undefined): string {
   return `${Math.floor(s / 86_400)} d`;
 }
 
+/** How long ago, in words. */
+export function ago(s: number | null | undefined): string {
+  if (s == null || !Number.isFinite(s)) return NONE;
+  return s < 1 ? 'just now' : `${age(s)} ago`;
+}
+
 /** Bytes, in powers of 1,024. */
 export function bytes(n: number | null | undefined): string {
   if (n == null || !Number.isFinite(n)) return NONE;
@@ -85,6 +91,11 @@ export function moment(ms: number): string {
 export function day(ms: number): string {
   const d = new Date(ms);
   return `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())}`;
+}
+
+/** A text that begins a sentence. */
+export function sentence(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 /** `1 route`, `2 routes`. */

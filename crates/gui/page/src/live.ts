@@ -12,7 +12,7 @@ const EVENTS_KEPT_MAX = 500;
 const RECENT_KEPT_MAX = 900;
 const BACK_OFF_MS = [500, 1000, 2000, 4000, 8000, 15_000];
 /** A stream that is silent for so long is dead. */
-const SILENCE_MS_MAX = 15_000;
+const SILENCE_MS_MAX = 20_000;
 /** Lists are read again at most so often, however much changes. */
 const REREAD_MS = 400;
 
@@ -29,6 +29,8 @@ export const overview = signal<Overview | null>(null);
 export const history = signal<History | null>(null);
 /** The newest events, newest first. */
 export const fresh = signal<Event[]>([]);
+/** How long events took to the kernel, by their ids. */
+export const reached = signal<ReadonlyMap<number, number>>(new Map());
 /** Grows when objects changed: lists read themselves again. */
 export const revision = signal(0);
 /** Grows when overrides changed or somebody acted. */
@@ -213,8 +215,14 @@ function change(said: Changes): void {
 }
 
 function programmed(said: { id: number; programmed_ms: number }[]): void {
-  const times = new Map(said.map((one) => [one.id, one.programmed_ms]));
-  fresh.value = fresh.value.map((event) => (times.has(event.id) ? { ...event, programmed_ms: times.get(event.id) ?? null } : event));
+  // May come before the event itself, and for events that a view has read by itself.
+  const times = new Map(reached.value);
+  for (const one of said) times.set(one.id, one.programmed_ms);
+  for (const id of times.keys()) {
+    if (times.size <= EVENTS_KEPT_MAX) break;
+    times.delete(id);
+  }
+  reached.value = times;
 }
 
 function health(said: HealthChange): void {

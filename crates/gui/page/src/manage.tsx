@@ -3,7 +3,7 @@ import { signal } from '@preact/signals';
 import { useEffect, useId, useRef, useState } from 'preact/hooks';
 import type { ComponentChildren } from 'preact';
 import { act, me, reason as why, undo } from './api';
-import { moment, plural } from './format';
+import { moment, plural, sentence } from './format';
 import { skewMs } from './live';
 import { Icon } from './ui/icons';
 import { toast } from './ui/toast';
@@ -76,7 +76,7 @@ export function ActButton({ question, children, class: kind = '' }: { question: 
 export async function takeBack(id: number): Promise<void> {
   try {
     const result = await undo(id);
-    toast(result.summary);
+    toast(sentence(result.summary));
   } catch (error) {
     toast(`Not undone: ${why(error)}`, { bad: true });
   }
@@ -84,9 +84,9 @@ export async function takeBack(id: number): Promise<void> {
 
 function done(result: ActionResult): void {
   const { id } = result;
-  const until = result.until_ms ? ` Until ${moment(result.until_ms - skewMs.value)}.` : '';
-  if (result.undoable && id != null) toast(result.summary + until, { undo: () => takeBack(id) });
-  else toast(result.summary + until);
+  const until = result.until_ms ? `, until ${moment(result.until_ms - skewMs.value)}` : '';
+  if (result.undoable && id != null) toast(sentence(result.summary) + until, { undo: () => takeBack(id) });
+  else toast(sentence(result.summary) + until);
 }
 
 export function ActionDialog() {
@@ -111,8 +111,11 @@ function Dialog({ question }: { question: Ask }) {
 
   useEffect(() => {
     const opener = document.activeElement;
-    box.current?.showModal();
+    const dialog = box.current;
+    dialog?.showModal();
     return () => {
+      // While a dialog is open nothing else can take the focus.
+      dialog?.close();
       // Where the focus was, unless the action took that away.
       if (opener instanceof HTMLElement && opener.isConnected) opener.focus();
       else document.getElementById('main')?.focus();
@@ -137,7 +140,7 @@ function Dialog({ question }: { question: Ask }) {
   }, [wanted]);
 
   const close = () => {
-    asking.value = null;
+    if (asking.value === question) asking.value = null;
   };
   const confirm = async (event: Event) => {
     event.preventDefault();
@@ -234,7 +237,7 @@ function Impact({ preview, problem, missing }: { preview: ActionResult | null; p
       {!problem && !missing && !preview && <span class="skeleton w1"><span class="sr">Asking the agent</span></span>}
       {preview && (
         <>
-          <p class="break">{preview.summary}</p>
+          <p class="break">{sentence(preview.summary)}</p>
           {preview.touches.length > 0 && (
             <ul class="small">
               {preview.touches.slice(0, TOUCHES_SHOWN_MAX).map((touch) => (

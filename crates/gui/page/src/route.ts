@@ -31,7 +31,11 @@ export function to(view: string, path: string[] = [], query: Record<string, stri
 
 export const place = signal<Place>(parse(location.hash));
 
+/** Whether the person has moved since the page was loaded: then the new heading takes the focus. */
+export const moved = { yet: false };
+
 addEventListener('hashchange', () => {
+  moved.yet = true;
   place.value = parse(location.hash);
 });
 

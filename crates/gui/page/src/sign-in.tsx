@@ -1,6 +1,7 @@
 // The sign-in screen. The token goes into a header, never into an address.
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { ApiError, reason, signIn } from './api';
+import { moved } from './route';
 import { Mark } from './ui/icons';
 
 export function SignIn() {
@@ -24,6 +25,7 @@ export function SignIn() {
     setBusy(true);
     setProblem(null);
     try {
+      moved.yet = true;
       await signIn(token);
     } catch (error) {
       setProblem(error instanceof ApiError && error.status === 401 ? 'This token is not known here.' : reason(error));
@@ -50,7 +52,7 @@ export function SignIn() {
           </span>
         </div>
         <button type="submit" class="btn primary" disabled={busy}>{busy ? 'Signing in…' : 'Sign in'}</button>
-        <p class="small">It is also in the file <code>admin-token</code> of the agent’s state directory.</p>
+        <p class="small">It is also in the file <code>admin.token</code> of the agent’s state directory.</p>
       </form>
     </main>
   );

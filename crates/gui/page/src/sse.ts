@@ -12,8 +12,11 @@ export class Lines {
 
   /** The messages that are complete with this piece. */
   take(piece: string): Message[] {
-    const lines = (this.rest + piece).split(/\r\n|\n|\r/);
-    this.rest = lines.pop() ?? '';
+    const text = this.rest + piece;
+    // The other half of this line's end may come with the next piece.
+    const whole = text.endsWith('\r') ? text.slice(0, -1) : text;
+    const lines = whole.split(/\r\n|\n|\r/);
+    this.rest = (lines.pop() ?? '') + text.slice(whole.length);
     if (this.rest.length > LINE_CHARS_MAX) throw new Error('a message of the stream is too long');
     const messages: Message[] = [];
     for (const line of lines) {

@@ -13,6 +13,8 @@ export interface Asked<T> {
 
 /** How often a list is read again for its figures, in samples. */
 const BEATS = 4;
+/** However much changes, a list is read again at most so often. */
+const CHANGES_MS = 1000;
 const PAGE = 500;
 /** A list has at most so many items here; filters reach the others. */
 const ITEMS_MAX = 20_000;
@@ -53,11 +55,27 @@ export function useAsked<T>(path: string | null, query: Query = {}, how: { paged
     });
   }, [at]);
 
+  /** When changes were last answered, and what waits for the next time. */
+  const last = useRef({ at: 0, timer: 0 });
+  const askSoon = () => {
+    const mine = last.current;
+    if (mine.timer) return;
+    mine.timer = window.setTimeout(() => {
+      mine.timer = 0;
+      mine.at = Date.now();
+      askLatest.current();
+    }, Math.max(0, mine.at + CHANGES_MS - Date.now()));
+  };
+  const askLatest = useRef(ask);
+  askLatest.current = ask;
   const first = useRef(true);
   useEffect(() => {
     ask();
   }, [ask]);
-  useEffect(() => () => state.current.gone.abort(), []);
+  useEffect(() => () => {
+    state.current.gone.abort();
+    clearTimeout(last.current.timer);
+  }, []);
   useSignalEffect(() => {
     void revision.value;
     void decisions.value;
@@ -65,7 +83,7 @@ export function useAsked<T>(path: string | null, query: Query = {}, how: { paged
     // The effect above has asked already.
     const began = first.current;
     first.current = false;
-    if (!began && turn === 0 && link.peek() !== 'lost' && !document.hidden) ask();
+    if (!began && turn === 0 && link.peek() !== 'lost' && !document.hidden) askSoon();
   });
   return { value, error: value == null ? error : null, again: ask };
 }

@@ -89,6 +89,12 @@ impl Peer {
         self.removed.store(false, Relaxed);
     }
 
+    /// Whether an endpoint of its address is to be treated otherwise than it is.
+    pub(super) fn differs(&self, endpoint: &Endpoint) -> bool {
+        self.weight() != endpoint.weight
+            || self.draining.load(Relaxed) != (endpoint.state == EndpointState::Draining)
+    }
+
     /// The endpoint left the set: idle connections go, and those in use are not kept.
     pub(super) fn remove(&self) {
         self.removed.store(true, Relaxed);

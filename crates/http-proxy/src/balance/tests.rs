@@ -182,3 +182,57 @@ fn an_endpoint_keeps_what_is_known_of_it_over_changes() {
     assert!(Arc::ptr_eq(&kept, &first));
     assert_eq!(kept.weight(), 4);
 }
+
+#[test]
+fn an_endpoint_that_is_new_gets_its_share_by_and_by() {
+    const SLOW_START: Duration = Duration::from_secs(2);
+    /// Of so many requests at once.
+    const REQUESTS: u16 = 1000;
+    let share_of_new = |balancer: &LoadBalancer| {
+        let pick = || balancer.select_backend(&Pick::default()).expect("an endpoint");
+        let running: Vec<_> = (0..REQUESTS).map(|_| Flight::begin(pick(), 1)).collect();
+        let new = running.iter().filter(|flight| port(flight.peer()) == 2).count();
+        f64::from(u16::try_from(new).expect("no more than there are")) / f64::from(REQUESTS)
+    };
+    for balance in [Balance::RoundRobin, Balance::LeastConnections, Balance::PeakEwma] {
+        let balancer = LoadBalancer::new(balance.clone(), &[]);
+        balancer.set(balance.clone(), Some(SLOW_START), &[endpoint(1, 1)]);
+        std::thread::sleep(SLOW_START);
+        let both = [endpoint(1, 1), endpoint(2, 1)];
+        balancer.set(balance.clone(), Some(SLOW_START), &both);
+        let begun = std::time::Instant::now();
+        let early = share_of_new(&balancer);
+        // A machine that stands still for so long has nothing to say.
+        if begun.elapsed() < SLOW_START / 5 {
+            assert!((0.01..0.3).contains(&early), "{balance:?}: {early}");
+        }
+        std::thread::sleep(SLOW_START);
+        let late = share_of_new(&balancer);
+        assert!((0.4..0.6).contains(&late), "{balance:?}: {late}");
+        // Without a slow start it has it at once.
+        let at_once = LoadBalancer::new(balance.clone(), &[endpoint(1, 1)]);
+        at_once.set(balance.clone(), None, &both);
+        let share = share_of_new(&at_once);
+        assert!((0.4..0.6).contains(&share), "{balance:?}: {share}");
+    }
+}
+
+#[test]
+fn few_changes_and_many_come_to_the_same() {
+    let balancer = LoadBalancer::new(Balance::RoundRobin, &[endpoint(1, 1)]);
+    let ports = || {
+        let all = balancer.get_backends();
+        all.iter().map(|peer| (port(peer), peer.weight())).collect::<BTreeMap<_, _>>()
+    };
+    let mut kept = balancer.get_backends()[0].clone();
+    for (from, to, weight) in
+        [(1, 3, 1), (1, 60, 1), (1, 61, 2), (40, 61, 2), (41, 60, 7), (1, 2, 1)]
+    {
+        let wanted: Vec<_> = (from..to).map(|port| endpoint(port, weight)).collect();
+        balancer.set(Balance::RoundRobin, None, &wanted);
+        let wanted: BTreeMap<_, _> = (from..to).map(|port| (port, weight)).collect();
+        assert_eq!(ports(), wanted, "{from}..{to}");
+        assert_eq!(kept.is_removed(), !wanted.contains_key(&port(&kept)), "{from}..{to}");
+        kept = balancer.get_backends()[0].clone();
+    }
+}

@@ -337,7 +337,7 @@ impl Fetch {
         if let Some(key) = &self.key {
             let current = self.epoch == Some(index.epoch(key.uri()));
             if matches!(kept, Some(Ok(()))) && current {
-                told.stored = index.put(key.uri(), &entry);
+                told.stored = self.cache.store(key, &entry);
             } else {
                 index.forget(key.uri(), stored);
             }
@@ -362,7 +362,7 @@ impl Fetch {
         let judged = self.judge(status, &headers, now);
         let kept = self.check(key, &Method::GET, (status, &headers), &judged, now);
         if kept.is_ok() && self.epoch == Some(index.epoch(key.uri())) {
-            index.put(key.uri(), &Arc::new(stored.freshened(headers, judged.1, judged.0)));
+            self.cache.store(key, &Arc::new(stored.freshened(headers, judged.1, judged.0)));
         } else {
             index.forget(key.uri(), stored);
         }
@@ -482,7 +482,7 @@ impl Writer {
             if spare > body.len() / 8 { Bytes::copy_from_slice(&body) } else { body.freeze() };
         let entry = CacheEntry::new(self.head.clone(), body);
         entry.touch(now);
-        self.kept = self.cache.store(&self.key, entry);
+        self.kept = self.cache.store(&self.key, &Arc::new(entry));
         // A body that goes on is not the one that was told of.
         self.closed = true;
         self.leader = None;

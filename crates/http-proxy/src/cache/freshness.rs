@@ -57,10 +57,10 @@ impl Freshness {
     ) -> Self {
         let date_s = Date::of(headers, DATE).known().unwrap_or(received.unix_s());
         let explicit = explicit_lifetime_s(headers, directives, date_s);
-        let lifetime =
-            explicit.map(Duration::from_secs).or(defaults.lifetime).unwrap_or_else(|| {
-                Duration::from_secs(heuristic_lifetime_s(status, headers, directives, date_s))
-            });
+        let default = defaults.lifetime.filter(|_| takes_default(status));
+        let lifetime = explicit.map(Duration::from_secs).or(default).unwrap_or_else(|| {
+            Duration::from_secs(heuristic_lifetime_s(status, headers, directives, date_s))
+        });
         // An origin that gives leave in so many words knows what s-maxage forbids.
         let told =
             directives.stale_while_revalidate_s.is_some() || directives.stale_if_error_s.is_some();
@@ -149,6 +149,13 @@ fn heuristic_lifetime_s(
 /// The statuses that RFC 9110 §15.1 calls heuristically cacheable, without 206, which we do not keep.
 pub(crate) fn allows_heuristic(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
+}
+
+/// The statuses that a route's own freshness is for: content, and redirects that last. A login's
+/// redirect, a refusal or a failure is for one client or one moment, and what is missing may be
+/// there soon; they are kept only as they say themselves.
+fn takes_default(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 200 | 203 | 300 | 301 | 308)
 }
 
 /// RFC 9111 §4.2.3.

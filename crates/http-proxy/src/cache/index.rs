@@ -79,8 +79,9 @@ pub(crate) struct Index {
 
 /// What a look-up found.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
-    pub(crate) entry: Option<Arc<CacheEntry>>,
+pub struct Found {
+    /// The response that answers the request, fresh or not.
+    pub entry: Option<Arc<CacheEntry>>,
     /// The newest for that URI, if it is another.
     pub(crate) newest: Option<Arc<CacheEntry>>,
 }

@@ -99,7 +99,7 @@ impl Cache {
             }
         };
         let directives = RequestDirectives::of(asked.headers);
-        let found = self.shared.index.get(key, asked.headers);
+        let found = self.retrieve(key, asked.headers);
         let authorized = asked.is_authorized();
         let usable = found.entry.as_ref().filter(|entry| !authorized || entry.shares_authorized());
         let Some(entry) = usable else {

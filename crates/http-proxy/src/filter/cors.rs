@@ -11,7 +11,7 @@ use crate::table::Cors;
 enum Origin {
     Any,
     Exact(Box<str>),
-    /// `https://*.example.org`: scheme with its slashes, and `.example.org`.
+    /// `https://*.example.org`: scheme with its slashes, and `.example.org`. One label stands before it.
     Below(Box<str>, Box<str>),
 }
 
@@ -34,7 +34,7 @@ impl Origin {
             Self::Below(scheme, suffix) => {
                 let origin = origin.to_ascii_lowercase();
                 let host = origin.strip_prefix(&**scheme).and_then(|it| it.strip_suffix(&**suffix));
-                let label = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+                let label = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
                 host.is_some_and(|host| !host.is_empty() && host.chars().all(label))
             }
         }

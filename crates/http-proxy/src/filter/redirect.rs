@@ -4,6 +4,7 @@ use http::StatusCode;
 
 use super::template::{Template, UnknownName};
 use crate::head::RequestHead;
+use crate::head::target::matching_form;
 use crate::reply::Reply;
 use crate::table::{PathMatch, Redirect};
 
@@ -71,7 +72,7 @@ impl RedirectFilter {
         let port = port.filter(|port| *port != usual).map(|port| format!(":{port}"));
         let path = match (&settings.path, &settings.replace_prefix) {
             (Some(path), _) => path.to_string(),
-            (None, Some(prefix)) => replace_prefix(head.path(), matched, prefix),
+            (None, Some(prefix)) => replace_prefix(&matching_form(head.path()), matched, prefix),
             (None, None) => head.path().to_owned(),
         };
         let query = head.query().map(|query| format!("?{query}")).unwrap_or_default();

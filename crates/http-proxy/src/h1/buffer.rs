@@ -34,6 +34,11 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
+    /// One that holds these.
+    pub(crate) fn holding(bytes: &[u8]) -> Self {
+        Self { bytes: bytes.to_vec(), start: 0, end: bytes.len() }
+    }
+
     /// What is there.
     pub(crate) fn filled(&self) -> &[u8] {
         &self.bytes[self.start..self.end]

@@ -322,6 +322,13 @@ fn response_fields(
     let bodiless = *asked == Method::HEAD
         || status.is_informational()
         || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    // RFC 9110 §8.6: neither has a body, and none may say how long it is. An endpoint that does may
+    // have sent one all the same.
+    let lengthless = status.is_informational() || status == StatusCode::NO_CONTENT;
+    let confused = lengthless && length.is_some_and(|length| length > 0);
+    if lengthless && length.is_some() {
+        head.headers.remove_known(Known::ContentLength);
+    }
     let body = match length {
         _ if bodiless => BodyLength::None,
         _ if chunked => BodyLength::Chunked,
@@ -329,8 +336,10 @@ fn response_fields(
         Some(length) => BodyLength::Fixed(length),
         None => BodyLength::UntilClose,
     };
-    let keep_alive =
-        !options.close && (new || options.keep_alive) && body != BodyLength::UntilClose;
+    let keep_alive = !options.close
+        && (new || options.keep_alive)
+        && body != BodyLength::UntilClose
+        && !confused;
     Ok(ResponseFraming { body, keep_alive, names_fields: options.others })
 }
 

@@ -191,7 +191,10 @@ where
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<End, ProxyError>> {
         if !self.request_sent {
             match self.poll_request(cx) {
-                Poll::Ready(Ok(())) => self.request_sent = true,
+                Poll::Ready(Ok(())) => {
+                    self.request_sent = true;
+                    self.progress = true;
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {}
             }
@@ -212,11 +215,18 @@ where
     fn set_timer(&mut self) {
         let wait = match self.stage {
             Stage::Head if self.request_sent => self.timeouts.response_header,
-            _ => self.timeouts.idle,
+            Stage::Head if self.waits_for_endpoint() => self.timeouts.send,
+            Stage::Head => self.timeouts.client_pause(),
+            Stage::Body => self.timeouts.idle,
         };
         let now = self.now.take().unwrap_or_else(Instant::now);
         let at = after(now, wait);
         self.client.timer.set(self.overall.map_or(at, |overall| overall.min(at)));
+    }
+
+    /// Whether it is the endpoint that does not take what there is of the request.
+    fn waits_for_endpoint(&self) -> bool {
+        self.request_read || self.sent < self.exchange.to_upstream.len()
     }
 
     /// Whose fault it is that nothing happened for too long.
@@ -226,8 +236,7 @@ where
             Stage::Head if self.request_sent || overall => {
                 ProxyError::idempotent(ErrorKind::UpstreamTimeout)
             }
-            // What waits in `to_upstream` is not taken by the endpoint.
-            Stage::Head if self.sent < self.exchange.to_upstream.len() => {
+            Stage::Head if self.waits_for_endpoint() => {
                 ProxyError::idempotent(ErrorKind::UpstreamTimeout)
             }
             Stage::Head => ErrorKind::RequestTimeout.into(),
@@ -244,8 +253,11 @@ where
         loop {
             let out = &self.exchange.to_upstream;
             if self.sent < out.len() {
-                match poll_write_from(cx, self.upstream, out, &mut self.sent) {
-                    Poll::Ready(Ok(())) => self.progress = true,
+                let before = self.sent;
+                let written = poll_write_from(cx, self.upstream, out, &mut self.sent);
+                self.progress |= self.sent > before;
+                match written {
+                    Poll::Ready(Ok(())) => {}
                     Poll::Pending => return Poll::Pending,
                     // It may have answered before it closed: the response's side finds out.
                     Poll::Ready(Err(_)) => {

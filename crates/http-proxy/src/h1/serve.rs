@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use http::{Method, StatusCode, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 use super::buffer::{Buffer, poll_write_from};
 use super::parse::{self, BodyLength, RequestFraming};
@@ -29,9 +30,12 @@ use crate::table::RetryOn;
 use crate::upstream::connect::Io;
 
 /// How much a client that was refused may still send before it is cut off: closing while bytes
-/// arrive would take our answer away from it.
+/// arrive would take our answer away from it. More if they are a body's, less if they are anything.
+const LINGER_BODY_BYTES_MAX: usize = 64 << 20;
 const LINGER_BYTES_MAX: usize = 256 << 10;
-const LINGER: Duration = Duration::from_secs(2);
+const LINGER: Duration = Duration::from_secs(10);
+/// How long it may be silent meanwhile.
+const LINGER_IDLE: Duration = Duration::from_secs(2);
 
 /// How many exchanges a thread keeps, and how large their output may be.
 const SPARES_MAX: usize = 256;
@@ -281,7 +285,9 @@ impl<S: Io> Connection<S> {
         let reply = Reply::error(kind, request);
         let head_only = request.is_some_and(|request| request.method == Method::HEAD);
         if self.send(reply, head_only, false, false).await.is_ok() {
-            Box::pin(self.linger()).await;
+            let known = request.is_some();
+            let bytes_max = if known { LINGER_BODY_BYTES_MAX } else { LINGER_BYTES_MAX };
+            Box::pin(self.linger(bytes_max)).await;
         }
     }
 
@@ -298,7 +304,7 @@ impl<S: Io> Connection<S> {
         let head_only = request.method == Method::HEAD;
         let sent = self.send(reply, head_only, stays, old).await;
         if sent.is_ok() && !stays {
-            Box::pin(self.linger()).await;
+            Box::pin(self.linger(LINGER_BODY_BYTES_MAX)).await;
         }
         sent.is_ok() && stays
     }
@@ -341,22 +347,22 @@ impl<S: Io> Connection<S> {
 
     /// Closes our direction and reads on for a moment, so that the answer is not lost. To be boxed: or
     /// every connection has room for what is read.
-    async fn linger(&mut self) {
+    async fn linger(&mut self, bytes_max: usize) {
         let io = &mut self.client.io;
         let read = async {
             if io.shutdown().await.is_err() {
                 return;
             }
-            let mut left = LINGER_BYTES_MAX;
-            let mut waste = [0; 4096];
-            while let Ok(count) = io.read(&mut waste).await {
+            let mut left = bytes_max;
+            let mut waste = vec![0; 8 << 10];
+            while let Ok(Ok(count)) = timeout(LINGER_IDLE, io.read(&mut waste)).await {
                 if count == 0 || count > left {
                     return;
                 }
                 left -= count;
             }
         };
-        let _ = tokio::time::timeout(LINGER, read).await;
+        let _ = timeout(LINGER, read).await;
     }
 
     /// Brings a request to an endpoint and the response back, in as many tries as it may take.
@@ -387,6 +393,10 @@ impl<S: Io> Connection<S> {
             Ok(stays) => {
                 state.observe(&self.proxy, &exchange.request, exchange.response.status, None);
                 self.ended = state.ended;
+                if !stays && framing.body != BodyLength::None {
+                    // The endpoint may have answered before all of the body was here.
+                    self.linger(LINGER_BODY_BYTES_MAX).await;
+                }
                 return stays && !*self.stop.borrow();
             }
             Err((error, begun)) => {
@@ -419,7 +429,7 @@ impl<S: Io> Connection<S> {
         let mut attempts = Attempts::new(forwarding, begun);
         let (mut pump, body) = Pump::new(framing, policy.body_bytes_max);
         let request = &exchange.request;
-        let answer = self.proxy.forward(request, body, &mut attempts);
+        let answer = self.proxy.forward_request(request, body, &mut attempts);
         let answer = streamed::with_body(&mut self.client, &mut pump, answer).await;
         let error = match answer {
             Ok(response) => {
@@ -436,6 +446,9 @@ impl<S: Io> Connection<S> {
                 attempts.body_bytes = sent.as_ref().map_or(0, |sent| sent.body_bytes);
                 let error = sent.as_ref().err().map(|error| error.kind);
                 attempts.observe(&self.proxy, request, status, error);
+                if sent.is_ok() && !pump.whole {
+                    self.linger(LINGER_BODY_BYTES_MAX).await;
+                }
                 let stays = sent.is_ok_and(|sent| sent.stays && pump.whole);
                 return stays && !*self.stop.borrow();
             }
@@ -574,7 +587,7 @@ async fn upgrade<A: Io, B>(
         client.write_all(head).await?;
         client.flush().await
     };
-    if let Ok(Ok(())) = tokio::time::timeout(idle, sent).await {
+    if let Ok(Ok(())) = timeout(idle, sent).await {
         let ended = tunnel::run(client, upstream, rest, idle).await;
         tracing::trace!(?ended, "an upgraded connection is over");
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
-use http::Method;
+use http::{Method, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
@@ -21,8 +21,8 @@ use crate::body::{self, Body};
 use crate::clock;
 use crate::error::{ErrorKind, ProxyError};
 use crate::h1::timer::{Timer, after};
-use crate::head::{RequestHead, ResponseHead};
-use crate::table::Policy;
+use crate::head::{Known, RequestHead, ResponseHead};
+use crate::table::{Policy, Timeouts};
 use crate::upstream::Upstream;
 
 /// How many requests share a connection before another is made.
@@ -182,8 +182,9 @@ pub(crate) struct H2Exchange {
     method: Method,
     ended: bool,
     timer: Timer,
-    idle: Duration,
-    response_header: Duration,
+    timeouts: Timeouts,
+    /// Something of the request went on since the timer was set.
+    progress: bool,
     overall: Option<Instant>,
     /// Whether anything of the body was taken.
     pub(crate) body_taken: bool,
@@ -215,10 +216,30 @@ impl H2Exchange {
             method: head.method.clone(),
             ended: false,
             timer: Timer::new(Instant::now()),
-            idle: policy.timeouts.idle,
-            response_header: policy.timeouts.response_header,
+            timeouts: policy.timeouts.clone(),
+            progress: true,
             overall,
             body_taken: false,
+        }
+    }
+
+    /// Whether it is the client that does not send.
+    fn waits_for_client(&self) -> bool {
+        self.send.is_some() && self.pending.is_empty()
+    }
+
+    fn is_overdue(&self) -> bool {
+        self.overall.is_some_and(|overall| Instant::now() >= overall)
+    }
+
+    /// How long whoever is waited for until the response's head may take.
+    fn patience(&self) -> Duration {
+        if self.send.is_none() {
+            self.timeouts.response_header
+        } else if self.waits_for_client() {
+            self.timeouts.client_pause()
+        } else {
+            self.timeouts.send
         }
     }
 
@@ -238,7 +259,7 @@ impl H2Exchange {
             return Err(self.bad.unwrap_or(ErrorKind::Internal("asked twice")).into());
         };
         let mut send = self.place.shared.send.clone();
-        self.set_timer(self.response_header);
+        self.set_timer(self.timeouts.response_header);
         std::future::poll_fn(|cx| match send.poll_ready(cx) {
             Poll::Pending if self.timer.poll_expired(cx) => {
                 Poll::Ready(Err(ProxyError::unsent(ErrorKind::ConnectTimeout)))
@@ -261,9 +282,15 @@ impl H2Exchange {
             if let Poll::Ready(Err(error)) = self.poll_send(cx) {
                 return Poll::Ready(Err(error));
             }
+            if std::mem::take(&mut self.progress) {
+                self.set_timer(self.patience());
+            }
             let Some(response) = &mut self.response else { return Poll::Pending };
             match Pin::new(response).poll(cx) {
                 Poll::Pending if self.timer.poll_expired(cx) => {
+                    if self.waits_for_client() && !self.is_overdue() {
+                        return Poll::Ready(Err(ErrorKind::RequestTimeout.into()));
+                    }
                     // Perhaps the whole connection is dead: others shall not wait on it.
                     self.place.shared.closed.store(true, Relaxed);
                     Poll::Ready(Err(ProxyError::idempotent(ErrorKind::UpstreamTimeout)))
@@ -277,10 +304,14 @@ impl H2Exchange {
         head.status = parts.status;
         head.headers.clear();
         head.headers.extend_from_map(&parts.headers);
+        if head.status == StatusCode::NO_CONTENT {
+            // It has none, and so no length either (RFC 9110 §8.6).
+            head.headers.remove_known(Known::ContentLength);
+        }
         self.ended = receive.is_end_stream() || self.method == Method::HEAD;
         self.receive = Some(receive);
         self.flight.answered(clock::nanos(Instant::now()));
-        self.set_timer(self.idle);
+        self.set_timer(self.timeouts.idle);
         Ok(())
     }
 
@@ -305,6 +336,7 @@ impl H2Exchange {
                 send.reserve_capacity(self.pending.len());
                 let room = ready!(send.poll_capacity(cx));
                 if let Some(Ok(count)) = room {
+                    self.progress = true;
                     let piece = self.pending.split_to(count.min(self.pending.len()));
                     if send.send_data(piece, false).is_ok() {
                         continue;
@@ -321,6 +353,7 @@ impl H2Exchange {
             };
             let frame = ready!(Pin::new(body).poll_frame(cx));
             self.body_taken = true;
+            self.progress = true;
             let Some(frame) = frame.transpose()? else {
                 self.body = None;
                 continue;
@@ -363,7 +396,7 @@ impl H2Exchange {
             Poll::Ready(Some(Ok(data))) => {
                 // Taken is passed on before more is asked for.
                 let _ = receive.flow_control().release_capacity(data.len());
-                self.set_timer(self.idle);
+                self.set_timer(self.timeouts.idle);
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
             Poll::Ready(Some(Err(error))) => {

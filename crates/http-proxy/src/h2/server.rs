@@ -5,7 +5,7 @@ use std::ops::DerefMut;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,13 +13,15 @@ use futures::stream::{FuturesUnordered, Stream as _};
 use h2::server::{Connection, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, StatusCode};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 
 use super::convert::{self, trailers_of};
+use super::grpc;
 use super::guard::{Guard, Leaving};
+use super::incoming::ClientBody;
 use super::tunnel::Tunnel;
-use super::{grpc, upgrade};
+use super::upgrade::{self, Way};
 use crate::body::{self, Body};
 use crate::error::{ErrorKind, ProxyError};
 use crate::h1::buffer::Buffer;
@@ -182,66 +184,12 @@ impl<S: Io> Running<S> {
     }
 }
 
-/// A request's body as it comes.
-struct ClientBody {
-    receive: RecvStream,
-    data_over: bool,
-    over: bool,
-    left: Option<u64>,
-}
-
-impl http_body::Body for ClientBody {
-    type Data = Bytes;
-    type Error = ProxyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, ProxyError>>> {
-        let gone =
-            |error| ProxyError::new(ErrorKind::ClientGone).because(std::io::Error::other(error));
-        if self.over {
-            return Poll::Ready(None);
-        }
-        if !self.data_over {
-            match ready!(self.receive.poll_data(cx)) {
-                Some(Ok(data)) => {
-                    // Whoever takes it passes it on before asking for more.
-                    let _ = self.receive.flow_control().release_capacity(data.len());
-                    self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
-                    return Poll::Ready(Some(Ok(Frame::data(data))));
-                }
-                Some(Err(error)) => {
-                    self.over = true;
-                    return Poll::Ready(Some(Err(gone(error))));
-                }
-                None => self.data_over = true,
-            }
-        }
-        let mut trailers = ready!(self.receive.poll_trailers(cx));
-        self.over = true;
-        if let Ok(Some(trailers)) = &mut trailers {
-            // The guard's mark.
-            trailers.remove(http::header::HOST);
-        }
-        Poll::Ready(trailers.map_err(gone).transpose().map(|map| map.map(Frame::trailers)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.over || self.receive.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
-    }
-}
-
 /// Serves one request. What it came as is read before it becomes a task: each stream has room for as
 /// little as can be.
 fn handle(
     session: Arc<Session>,
     request: Request<RecvStream>,
-    respond: SendResponse<Bytes>,
+    mut respond: SendResponse<Bytes>,
 ) -> impl Future<Output = ()> + Send {
     let begun = Instant::now();
     let (parts, receive) = request.into_parts();
@@ -260,11 +208,16 @@ fn handle(
     });
     let length = head.headers.get_known_str(Known::ContentLength);
     let length = length.and_then(|text| text.parse().ok());
-    let body = ClientBody { receive, data_over: false, over: false, left: length };
+    let (body, rest) = ClientBody::new(receive, length);
     async move {
         let head = &mut exchange.request;
-        answer(&session, head, body, respond, Came { begun, websocket, length, read }).await;
+        let came = Came { begun, websocket, length, read };
+        let may_read_on = answer(&session, head, body, &mut respond, came).await;
         give_back(exchange);
+        if may_read_on {
+            // To be answered early must not look like a failure.
+            rest.drain().await;
+        }
     }
 }
 
@@ -276,25 +229,28 @@ struct Came {
     read: Result<(), ErrorKind>,
 }
 
+/// Answers one request; whether what is left of its body may then be read.
 async fn answer(
-    session: &Arc<Session>,
+    session: &Session,
     head: &mut RequestHead,
     body: ClientBody,
-    mut respond: SendResponse<Bytes>,
+    respond: &mut SendResponse<Bytes>,
     came: Came,
-) {
+) -> bool {
     let Came { begun, websocket, length, read } = came;
     let proxy = &session.proxy;
     let mut now = Some(begun);
-    let mut stream = Answering { respond: &mut respond, session, sent: None, body_bytes: 0 };
+    let mut stream = Answering { respond, session, sent: None, body_bytes: 0 };
     if let Err(kind @ ErrorKind::BadRequest(_)) = read {
         // Malformed, as RFC 9113 has it: an error of the stream.
         stream.respond.send_reset(Reason::PROTOCOL_ERROR);
-        return observe_error(proxy, head, kind, begun);
+        observe_error(proxy, head, kind, begun);
+        return false;
     }
     if let Err(kind) = read {
         stream.refuse(head, kind).await;
-        return observe_error(proxy, head, kind, begun);
+        observe_error(proxy, head, kind, begun);
+        return true;
     }
     if head.headers.contains(Known::Expect) {
         // Without an answer to it the body never comes.
@@ -307,10 +263,11 @@ async fn answer(
     if let Decision::Ask(asking) = decision {
         now = None;
         let asked = Box::pin(proxy.ask(asking, head, length));
-        decision = match stream.unless_reset(asked).await {
-            Some(decision) => decision,
-            None => return observe_error(proxy, head, ErrorKind::ClientGone, begun),
+        let Some(asked) = stream.unless_reset(asked).await else {
+            observe_error(proxy, head, ErrorKind::ClientGone, begun);
+            return false;
         };
+        decision = asked;
     }
     match decision {
         Decision::Forward(forwarding) => {
@@ -329,6 +286,7 @@ async fn answer(
         }
         Decision::Ask(_) => {}
     }
+    true
 }
 
 fn observe_error(proxy: &HttpProxy, head: &RequestHead, kind: ErrorKind, begun: Instant) {
@@ -358,7 +316,7 @@ async fn forward(
         Box::pin(open_websocket(stream, head, body, &mut state, idle)).await
     } else {
         let body = if body.is_end_stream() { body::empty() } else { body.boxed_unsync() };
-        let asked = std::pin::pin!(proxy.forward(head, body, &mut state));
+        let asked = std::pin::pin!(proxy.forward_request(head, body, &mut state));
         match stream.unless_reset(asked).await {
             None => (ErrorKind::ClientGone.status(), Some(ErrorKind::ClientGone)),
             Some(Err(error)) => {
@@ -392,10 +350,12 @@ async fn open_websocket(
         Some(Ok(opened)) => opened,
     };
     let status = opened.head.status;
-    let Some(mut upstream) = opened.stream else {
-        // Refused: its status says so, and there is nothing to tunnel.
-        let _ = stream.respond.send_response(convert::response(&opened.head), true);
-        return (status, None);
+    let mut upstream = match opened.way {
+        Way::Tunnel(upstream) => upstream,
+        Way::Refused(refusal) => {
+            let sent = stream.pass_on(head, &opened.head, refusal, idle).await;
+            return (status, sent.err());
+        }
     };
     let mut answer = ResponseHead::new(StatusCode::OK);
     for field in opened.head.headers.iter() {
@@ -407,7 +367,8 @@ async fn open_websocket(
     let Ok(send) = stream.respond.send_response(convert::response(&answer), false) else {
         return (status, Some(ErrorKind::ClientGone));
     };
-    let mut client = Tunnel::new(body.receive, send);
+    let Some(receive) = body.into_stream() else { return (status, None) };
+    let mut client = Tunnel::new(receive, send);
     let ended = tunnel::run(&mut client, &mut upstream, Buffer::default(), idle).await;
     tracing::trace!(?ended, "a WebSocket over HTTP/2 is over");
     (status, None)
@@ -469,7 +430,6 @@ impl Answering<'_> {
             self.sent = Some(send);
             let _ = self.send_data(reply.body, true, idle).await;
         }
-        // What is left of the request's body is refused when its stream is dropped.
     }
 
     /// Passes a response on, frame by frame.

@@ -6,15 +6,21 @@ use bytes::{Buf, BytesMut};
 use http::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::balance::peer::Flight;
+use crate::body::Body;
+use crate::clock;
 use crate::error::{ErrorKind, ProxyError};
-use crate::h1::parse::{self, BodyLength};
+use crate::h1::parse::{self, BodyLength, ResponseFraming};
+use crate::h1::timer::after;
 use crate::h1::write;
 use crate::head::{Known, RequestHead, ResponseHead};
 use crate::proxy::attempts::Attempts;
+use crate::proxy::forward::is_gateway_error;
 use crate::table::UpstreamProtocol;
 use crate::tls::Rewind;
 use crate::upstream::Connection;
 use crate::upstream::connect::Counted;
+use crate::upstream::exchange::Exchange;
 
 /// How large the head of the answer may be.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -22,8 +28,15 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// What came of asking.
 pub(super) struct Opened {
     pub(super) head: ResponseHead,
-    /// The connection, if the endpoint agreed.
-    pub(super) stream: Option<Rewind<Counted>>,
+    pub(super) way: Way,
+}
+
+/// How it goes on.
+pub(super) enum Way {
+    /// The endpoint agreed.
+    Tunnel(Rewind<Counted>),
+    /// It did not: its answer's body.
+    Refused(Body),
 }
 
 /// Asks an endpoint; one that cannot be reached is passed over as often as the route allows.
@@ -52,6 +65,7 @@ async fn try_once(
         return Err(ErrorKind::NotImplemented.into());
     }
     let peer = attempts.select().ok_or(ErrorKind::NoEndpoint)?;
+    let flight = Flight::begin(peer.clone(), clock::nanos(Instant::now()));
     let connected = upstream.connect_for(&peer, policy.timeouts.connect, request).await;
     let mut connection = match connected {
         Ok(connection) => connection,
@@ -67,13 +81,19 @@ async fn try_once(
     );
     let asked = asked.await.unwrap_or_else(|_| Err(ErrorKind::UpstreamTimeout.into()));
     match asked {
-        Ok((head, rest)) => {
-            attempts.report(&peer, false);
+        Ok((mut head, framing, rest)) => {
             attempts.answered = Some(Instant::now());
-            let agreed = head.status == StatusCode::SWITCHING_PROTOCOLS;
-            let stream = agreed.then(|| Counted::new(connection)).flatten();
-            let stream = stream.map(|stream| Rewind::with(rest.freeze(), stream));
-            Ok(Opened { head, stream })
+            if head.status == StatusCode::SWITCHING_PROTOCOLS {
+                attempts.report(&peer, false);
+                let gone = ErrorKind::Internal("a connection without a stream");
+                let stream = Counted::new(connection).ok_or(gone)?;
+                return Ok(Opened { head, way: Way::Tunnel(Rewind::with(rest.freeze(), stream)) });
+            }
+            attempts.report(&peer, is_gateway_error(&head));
+            forwarding.edit_response(request, &mut head, &peer);
+            let overall = policy.timeouts.request.map(|time| after(attempts.begun, time));
+            let exchange = Exchange::answered(connection, flight, &rest, policy, overall);
+            Ok(Opened { head, way: Way::Refused(exchange.into_body(framing)) })
         }
         Err(error) => {
             attempts.failed(&peer, &error, reused);
@@ -86,7 +106,7 @@ async fn ask(
     request: &RequestHead,
     attempts: &Attempts<'_>,
     connection: &mut Connection,
-) -> Result<(ResponseHead, BytesMut), ProxyError> {
+) -> Result<(ResponseHead, ResponseFraming, BytesMut), ProxyError> {
     let closed = |error| ProxyError::idempotent(ErrorKind::UpstreamClosed).because(error);
     let policy = &attempts.forwarding.route.route.policy;
     let mut out = Vec::with_capacity(1024);
@@ -107,7 +127,7 @@ async fn ask(
                 return Err(ErrorKind::BadResponse("an upgrade to nothing").into());
             }
             if switching || !head.status.is_informational() {
-                return Ok((head, input));
+                return Ok((head, framing, input));
             }
             continue;
         }

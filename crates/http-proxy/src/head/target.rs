@@ -2,8 +2,14 @@
 //!
 //! Matching, cache and backend must read one path alike, so it is put into one form before anybody
 //! looks at it: escapes of letters that need none are undone, hex digits are in upper case, and `.`
-//! and `..` are worked off. An escaped slash stays escaped, because it is no separator; doubled
-//! slashes stay, because they are a different path.
+//! and `..` are worked off. An escaped slash stays escaped, because it is no separator.
+//!
+//! Doubled slashes and escapes of other visible characters stay in what a backend is asked for, because
+//! they may mean something there. Routes are found by the [matching form](matching_form), in which they
+//! do not count: else `//admin` and `/%61dmin@x` would slip past what guards `/admin`.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
 
 use http::Method;
 use thiserror::Error;
@@ -87,6 +93,74 @@ pub fn normalise_into(path: &str, out: &mut String) -> Result<(), TargetError> {
         remove_dots(out)?;
     }
     Ok(())
+}
+
+/// A normalised path as routes are compared with it: doubled slashes are one, and visible characters
+/// are not escaped, save those that would then mean something else. As nginx compares its locations.
+pub fn matching_form(path: &str) -> Cow<'_, str> {
+    let bytes = path.as_bytes();
+    let doubled = bytes.windows(2).any(|pair| pair == b"//");
+    if !doubled && memchr::memchr(b'%', bytes).is_none() {
+        return Cow::Borrowed(path);
+    }
+    let mut form = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some(next) = rest.chars().next() {
+        let visible = escaped(rest.as_bytes())
+            .filter(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b'%' | b'?' | b'#'));
+        match visible {
+            Some(byte) => {
+                form.push(char::from(byte));
+                rest = &rest[3..];
+                continue;
+            }
+            None if next == '/' && form.ends_with('/') => {}
+            None => form.push(next),
+        }
+        rest = &rest[next.len_utf8()..];
+    }
+    Cow::Owned(form)
+}
+
+/// The byte that an escape at the beginning stands for.
+fn escaped(bytes: &[u8]) -> Option<u8> {
+    let [b'%', high, low, ..] = bytes else { return None };
+    let hex = |digit: &u8| char::from(*digit).to_digit(16);
+    u8::try_from(hex(high)? * 16 + hex(low)?).ok()
+}
+
+/// The path of a route as somebody wrote it, in the form that requests are compared in: blanks and
+/// letters beyond ASCII are escaped, as clients send them.
+pub fn route_path(text: &str) -> Result<String, TargetError> {
+    let mut normal = String::new();
+    normalise_into(&escape_path(text, b"?#"), &mut normal)?;
+    Ok(matching_form(&normal).into_owned())
+}
+
+/// Escapes what cannot stand in a path, and `also`.
+fn escape_path(text: &str, also: &[u8]) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_graphic() && !also.contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// Puts the path that a rewrite came to into its one form. `..` in it comes from what a client wrote
+/// into a group, for the request's own were worked off before: it is refused.
+pub(super) fn normalise_rewritten(path: &str, out: &mut String) -> Result<(), TargetError> {
+    let escaped = escape_path(path, b"\"<>\\^`{|}#");
+    let mut plain = String::with_capacity(escaped.len());
+    unescape_into(&escaped, &mut plain)?;
+    if plain.split('/').any(|element| element == "..") {
+        return Err(TargetError::Root);
+    }
+    normalise_into(&plain, out)
 }
 
 /// Undoes the escapes of letters that need none.

@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use super::target::{TargetError, check_authority, split_authority};
+use super::target::{self, TargetError, check_authority, split_authority};
 use super::{Headers, Known, RequestHead};
 
 fn path_of(target: &str) -> Result<String, TargetError> {
@@ -135,4 +135,57 @@ fn nothing_in_a_value_becomes_a_field() {
         assert!(!headers.push(name, value), "{name:?}: {value:?}");
     }
     assert!(headers.is_empty());
+}
+
+#[test]
+fn routes_are_compared_with_what_a_path_means() {
+    for (path, form) in [
+        ("/admin", "/admin"),
+        ("//admin", "/admin"),
+        ("///admin//x/", "/admin/x/"),
+        ("/a%40b%3B", "/a@b;"),
+        ("/a%2Fb%3Fc%23d%25e", "/a%2Fb%3Fc%23d%25e"),
+        ("/%C3%BC%20x", "/%C3%BC%20x"),
+        ("/%2F/", "/%2F/"),
+        ("/", "/"),
+        ("//", "/"),
+    ] {
+        assert_eq!(target::matching_form(path), form, "{path}");
+    }
+    for (written, form) in [
+        ("/sp ace", "/sp%20ace"),
+        ("/ü", "/%C3%BC"),
+        ("/%c3%bc", "/%C3%BC"),
+        ("/a?b#c", "/a%3Fb%23c"),
+        ("//a//b/./c/../", "/a/b/"),
+        ("", "/"),
+    ] {
+        assert_eq!(target::route_path(written).as_deref(), Ok(form), "{written}");
+    }
+    for bad in ["/%zz", "/..", "/%00"] {
+        assert!(target::route_path(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_rewrite_stays_where_it_leads_and_brings_its_query() {
+    let rewritten = |target: &str, query: Option<&str>| {
+        let mut head = RequestHead::new();
+        head.set_query(query);
+        head.rewrite(target).map(|()| head.path_and_query())
+    };
+    for (target, query, wanted) in [
+        ("/files/a", Some("x=1"), "/files/a?x=1"),
+        ("/files/./a", None, "/files/a"),
+        ("/new?id=7", None, "/new?id=7"),
+        ("/new?id=7", Some("x=1"), "/new?id=7&x=1"),
+        ("/new?id=7?", Some("x=1"), "/new?id=7"),
+        ("/new?", Some("x=1"), "/new"),
+        ("/a{b}\"", None, "/a%7Bb%7D%22"),
+    ] {
+        assert_eq!(rewritten(target, query).as_deref(), Ok(wanted), "{target}");
+    }
+    for bad in ["/files/../secret", "/files/..", "/files/%2e%2E/x", "/files/%zz"] {
+        assert!(rewritten(bad, None).is_err(), "{bad}");
+    }
 }

@@ -86,7 +86,14 @@ impl<'a> Attempts<'a> {
     /// The statuses to try again on, as long as there are tries left.
     pub(crate) fn retry_statuses(&self) -> Option<RetryOn> {
         let retry = &self.forwarding.route.route.policy.retry;
-        (!self.any_status && self.tries < u32::from(retry.tries)).then_some(retry.on)
+        let wanted =
+            !self.any_status && retry.on.has_statuses() && self.tries < u32::from(retry.tries);
+        (wanted && self.has_other()).then_some(retry.on)
+    }
+
+    /// Whether there is an endpoint that was not tried.
+    fn has_other(&self) -> bool {
+        self.forwarding.upstream.balancer.has_other(&self.tried, self.peer.as_ref())
     }
 
     /// Whether a response speaks against its endpoint.
@@ -129,6 +136,12 @@ impl<'a> Attempts<'a> {
         };
         let in_time = retry.within.is_none_or(|within| self.begun.elapsed() < within);
         if !(safe && wanted && in_time && self.tries < u32::from(retry.tries)) {
+            return false;
+        }
+        // Whoever was too slow or refused is not asked the same again; a connection may break by
+        // chance, and behind one address there may be several.
+        let same_may_do = matches!(error.kind, ErrorKind::Connect | ErrorKind::UpstreamClosed);
+        if !same_may_do && !self.has_other() {
             return false;
         }
         let Some(peer) = self.peer.take() else {

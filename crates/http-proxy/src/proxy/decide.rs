@@ -95,7 +95,7 @@ impl HttpProxy {
             return Decision::Reply(options_of_server(), None);
         }
         let router = self.router.load();
-        let Some(route) = router.find(request) else {
+        let Some(route) = router.get_backend(request) else {
             return Decision::Refuse(ErrorKind::NoRoute, None);
         };
         let mut passed = Passed::default();
@@ -167,10 +167,11 @@ impl HttpProxy {
             keyed,
         };
         if policy.rewrite.is_some()
-            && let Some(path) = route.rewritten(request.path())
+            && let Some(target) = route.rewritten(request.path())
+            && request.rewrite(&target).is_err()
         {
-            request.rewritten_from = Some(request.path_and_query().into());
-            request.set_path(&path);
+            let bad = ErrorKind::BadRequest("the path leads out of where it is rewritten to");
+            return Decision::Refuse(bad, Some(Arc::clone(route)));
         }
         route.filters.edit_request(&forwarding.passed, request);
         Decision::Forward(forwarding)

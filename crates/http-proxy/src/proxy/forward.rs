@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use super::attempts::Attempts;
 use super::cached::kept;
-use super::{Decision, Forwarding, HttpProxy, Outcome};
+use super::{Forwarding, HttpProxy};
 use crate::balance::Pick;
 use crate::balance::peer::Flight;
-use crate::body::{self, Body};
+use crate::body::Body;
 use crate::cache::{Answer, Moment};
 use crate::clock;
 use crate::compress;
@@ -17,57 +17,12 @@ use crate::error::{ErrorKind, ProxyError};
 use crate::h1::timer::after;
 use crate::h2::client::H2Exchange;
 use crate::head::{RequestHead, ResponseHead};
-use crate::reply::Reply;
 use crate::upstream::exchange::Exchange;
 
 impl HttpProxy {
-    /// Serves a request: decides, forwards, and gives the response, or the page that says what went
-    /// wrong. `request` is left as its backend saw it.
-    pub async fn forward_request(
-        self: &Arc<Self>,
-        request: &mut RequestHead,
-        body: Body,
-    ) -> (ResponseHead, Body) {
-        let begun = Instant::now();
-        let length = body::length(&body);
-        let mut decision = self.decide(request, length);
-        if let Decision::Ask(asking) = decision {
-            decision = self.ask(asking, request, length).await;
-        }
-        match decision {
-            Decision::Ask(_) => {
-                answer(Reply::error(ErrorKind::Internal("asked twice"), Some(request)))
-            }
-            Decision::Forward(forwarding) => {
-                let mut attempts = Attempts::new(&forwarding, begun);
-                match self.forward(request, body, &mut attempts).await {
-                    Ok((head, body)) => {
-                        attempts.observe(self, request, head.status, None);
-                        (head, body)
-                    }
-                    Err(error) => {
-                        attempts.observe(self, request, error.status(), Some(error.kind));
-                        answer(Reply::error(error.kind, Some(request)))
-                    }
-                }
-            }
-            Decision::Reply(reply, route) => {
-                self.observe(
-                    request,
-                    &Outcome::answered(reply.head.status, route.as_deref(), begun),
-                );
-                answer(reply)
-            }
-            Decision::Refuse(kind, route) => {
-                self.observe(request, &Outcome::refused(kind, route.as_deref(), begun));
-                answer(Reply::error(kind, Some(request)))
-            }
-        }
-    }
-
     /// Gets the response to a request: from the cache, where the route has one and it has it, else
     /// from the chosen backend; compressed, where the route wants that and the client takes it.
-    pub(crate) async fn forward(
+    pub(crate) async fn forward_request(
         self: &Arc<Self>,
         request: &RequestHead,
         body: Body,
@@ -168,20 +123,7 @@ impl HttpProxy {
                     let kind = ErrorKind::BadResponse("refused by the route's retry policy");
                     return Err((ProxyError::idempotent(kind), Some(body)));
                 }
-                let answer = attempts.fetch.take();
-                let answer = answer.map(|fetch| fetch.response(&mut response, Moment::now()));
-                let body = exchange.into_body(framing);
-                match answer {
-                    Some(Answer::Serve(reply)) => Ok(forwarding.stored(request, reply)),
-                    Some(Answer::Forward(Some(writer))) => {
-                        forwarding.edit_response(request, &mut response, &peer);
-                        Ok((response, kept(body, writer)))
-                    }
-                    Some(Answer::Forward(None)) | None => {
-                        forwarding.edit_response(request, &mut response, &peer);
-                        Ok((response, body))
-                    }
-                }
+                Ok(through_cache(request, response, exchange.into_body(framing), &peer, attempts))
             }
             Err(error) => {
                 let reused = exchange.connection().is_some_and(|connection| connection.reused);
@@ -215,18 +157,32 @@ impl HttpProxy {
             let kind = ErrorKind::BadResponse("refused by the route's retry policy");
             return Err((ProxyError::idempotent(kind), Some(body)));
         }
-        attempts.forwarding.edit_response(request, &mut response, peer);
-        Ok((response, exchange.into_body()))
+        Ok(through_cache(request, response, exchange.into_body(), peer, attempts))
     }
+}
+
+/// A backend's response as the client gets it, by way of the cache where that has a say.
+fn through_cache(
+    request: &RequestHead,
+    mut response: ResponseHead,
+    body: Body,
+    peer: &crate::balance::Peer,
+    attempts: &mut Attempts<'_>,
+) -> (ResponseHead, Body) {
+    let forwarding = attempts.forwarding;
+    let fetch = attempts.fetch.take();
+    let body = match fetch.map(|fetch| fetch.response(&mut response, Moment::now())) {
+        Some(Answer::Serve(reply)) => return forwarding.stored(request, reply),
+        Some(Answer::Forward(Some(writer))) => kept(body, writer),
+        Some(Answer::Forward(None)) | None => body,
+    };
+    forwarding.edit_response(request, &mut response, peer);
+    (response, body)
 }
 
 /// Whether a response says that the endpoint cannot serve, rather than that the request is bad.
 pub(crate) fn is_gateway_error(response: &ResponseHead) -> bool {
     matches!(response.status.as_u16(), 502..=504)
-}
-
-fn answer(reply: Reply) -> (ResponseHead, Body) {
-    (reply.head, body::full(reply.body))
 }
 
 /// How a forwarding chooses, given what was tried.

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::filter::RouteFilters;
 use crate::head::RequestHead;
+use crate::head::target::matching_form;
 use crate::table::{Action, BackendId, PathMatch, Predicate, Rewrite, Route};
 use crate::upstream::{Upstream, Upstreams};
 use crate::watch::stats::RouteStats;
@@ -123,6 +124,11 @@ impl Compiled {
         })
     }
 
+    /// Its backend; of several the first.
+    pub fn backend(&self) -> Option<&BackendId> {
+        self.targets.first().map(|target| target.upstream.id())
+    }
+
     /// Whether the regular expression matches; routes with other paths are found by hash.
     pub(super) fn matches_path(&self, path: &str) -> bool {
         self.path.as_ref().is_some_and(|regex| regex.is_match(path))
@@ -173,8 +179,10 @@ impl Compiled {
         self.targets.last().map(|target| &target.upstream)
     }
 
-    /// The path to ask the backend for, if it is another than the client's.
+    /// The path to ask the backend for, if it is another than the client's; a query may follow it.
+    /// It is as the rewrite makes it of what a client wrote: [`RequestHead::rewrite`] checks it.
     pub fn rewritten(&self, path: &str) -> Option<String> {
+        let path = &*matching_form(path);
         match self.route.policy.rewrite.as_ref()? {
             Rewrite::ReplaceFull(new) => Some(new.to_string()),
             Rewrite::ReplacePrefix(new) => {
@@ -195,7 +203,8 @@ impl Compiled {
     }
 }
 
-/// Fills `$1`…`$9` in; anything else is taken as it stands, as nginx does.
+/// Fills `$1`…`$9` in; anything else is taken as it stands, as nginx does. Within a query a group stays
+/// one value.
 fn expand(replacement: &str, captures: &regex::Captures<'_>, out: &mut String) {
     let mut rest = replacement;
     while let Some(at) = rest.find('$') {
@@ -206,7 +215,12 @@ fn expand(replacement: &str, captures: &regex::Captures<'_>, out: &mut String) {
             rest = &rest[at + 1..];
             continue;
         };
-        out.push_str(captures.get(digit as usize).map_or("", |group| group.as_str()));
+        let group = captures.get(digit as usize).map_or("", |group| group.as_str());
+        if out.contains('?') {
+            out.push_str(&group.replace('&', "%26").replace('+', "%2B").replace('#', "%23"));
+        } else {
+            out.push_str(group);
+        }
         rest = &rest[at + 2..];
     }
     out.push_str(rest);

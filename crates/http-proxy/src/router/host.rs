@@ -1,5 +1,6 @@
 //! One host's routes, by path.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ pub(super) struct HostRoutes {
     exact: ByPath,
     /// By the prefix without its closing slash; the root is empty.
     prefix: ByPath,
-    /// How many elements the longest prefix has: a path is not looked at any deeper.
-    depth_max: usize,
+    /// How many prefixes have so many elements: a path is not looked at any deeper than the last.
+    depths: Vec<u32>,
     /// In the order in which they are tried.
     regex: Vec<Arc<Compiled>>,
 }
@@ -28,19 +29,42 @@ fn prefix_key(prefix: &str) -> &str {
     prefix.trim_end_matches('/')
 }
 
+/// How many elements a prefix has.
+fn depth(key: &str) -> usize {
+    memchr::memchr_iter(b'/', key.as_bytes()).count()
+}
+
+/// Who is tried first: of expressions the longest, then who asks for most, then the oldest.
+fn rank(compiled: &Compiled) -> impl Ord + '_ {
+    let route = &compiled.route;
+    let length = if let PathMatch::Regex(text) = &route.path { text.len() } else { 0 };
+    (Reverse(length), Reverse(route.also.len()), &route.age, &route.id)
+}
+
 impl HostRoutes {
     pub(super) fn is_empty(&self) -> bool {
         self.exact.is_empty() && self.prefix.is_empty() && self.regex.is_empty()
     }
 
+    /// Adds a route at its place in the order in which routes are tried.
     pub(super) fn add(&mut self, compiled: Arc<Compiled>) {
-        match &compiled.route.path {
-            PathMatch::Exact(path) => self.exact.entry(path.clone()).or_default().push(compiled),
+        let routes = match &compiled.route.path {
+            PathMatch::Exact(path) => self.exact.entry(path.clone()).or_default(),
             PathMatch::Prefix(path) => {
-                self.prefix.entry(prefix_key(path).into()).or_default().push(compiled);
+                let key = prefix_key(path);
+                let depth = depth(key);
+                let routes = self.prefix.entry(key.into()).or_default();
+                if routes.is_empty() {
+                    let length = self.depths.len().max(depth + 1);
+                    self.depths.resize(length, 0);
+                    self.depths[depth] += 1;
+                }
+                routes
             }
-            PathMatch::Regex(_) => self.regex.push(compiled),
-        }
+            PathMatch::Regex(_) => &mut self.regex,
+        };
+        let place = routes.partition_point(|other| rank(other) < rank(&compiled));
+        routes.insert(place, compiled);
     }
 
     pub(super) fn remove(&mut self, old: &Compiled) {
@@ -50,34 +74,22 @@ impl HostRoutes {
             PathMatch::Prefix(path) => (&mut self.prefix, prefix_key(path)),
             PathMatch::Regex(_) => return self.regex.retain(keep),
         };
-        if let Some(routes) = by_path.get_mut(key) {
-            routes.retain(keep);
-            if routes.is_empty() {
-                by_path.remove(key);
+        let Some(routes) = by_path.get_mut(key) else { return };
+        routes.retain(keep);
+        if routes.is_empty() {
+            by_path.remove(key);
+            if let PathMatch::Prefix(_) = old.route.path {
+                self.depths[depth(key)] -= 1;
+                while self.depths.last() == Some(&0) {
+                    self.depths.pop();
+                }
             }
         }
     }
 
-    /// Puts routes into the order in which they are tried.
-    pub(super) fn sort(&mut self) {
-        let first = |compiled: &Arc<Compiled>| {
-            let route = &compiled.route;
-            (usize::MAX - route.also.len(), route.age.clone(), route.id.clone())
-        };
-        for routes in self.exact.values_mut().chain(self.prefix.values_mut()) {
-            routes.sort_by_cached_key(first);
-        }
-        self.regex.sort_by_cached_key(|compiled| {
-            let PathMatch::Regex(text) = &compiled.route.path else { return (0, first(compiled)) };
-            (usize::MAX - text.len(), first(compiled))
-        });
-        let depth = |key: &Arc<str>| key.bytes().filter(|byte| *byte == b'/').count();
-        self.depth_max = self.prefix.keys().map(depth).max().unwrap_or(0);
-    }
-
-    pub(super) fn find(&self, request: &RequestHead) -> Option<&Arc<Compiled>> {
+    /// The route of a request, whose path is given in its matching form.
+    pub(super) fn find(&self, request: &RequestHead, path: &str) -> Option<&Arc<Compiled>> {
         let fits = |compiled: &&Arc<Compiled>| compiled.holds(request);
-        let path = request.path();
         if !self.exact.is_empty()
             && let Some(found) = self.exact.get(path).and_then(|routes| routes.iter().find(fits))
         {
@@ -104,6 +116,6 @@ impl HostRoutes {
     /// Where the longest part of the path ends that a prefix can be.
     fn deepest(&self, path: &str) -> usize {
         let mut slashes = memchr::memchr_iter(b'/', path.as_bytes());
-        slashes.nth(self.depth_max).unwrap_or(path.len())
+        slashes.nth(self.depths.len().saturating_sub(1)).unwrap_or(path.len())
     }
 }

@@ -45,7 +45,7 @@ fn request(host: &str, path: &str) -> RequestHead {
 }
 
 fn found<'a>(router: &'a Router, host: &str, path: &str) -> Option<&'a str> {
-    router.get_backend(&request(host, path)).map(BackendId::as_str)
+    router.get_backend(&request(host, path))?.backend().map(BackendId::as_str)
 }
 
 #[test]
@@ -140,7 +140,10 @@ fn the_older_wins_a_conflict_and_more_conditions_win_before_that() {
     assert_eq!(found(&router, "a", "/"), Some("old"));
     let mut beta = request("a", "/");
     beta.headers.push("X-Beta", "1");
-    assert_eq!(router.get_backend(&beta).map(BackendId::as_str), Some("beta"));
+    assert_eq!(
+        router.get_backend(&beta).and_then(|it| it.backend()).map(BackendId::as_str),
+        Some("beta")
+    );
 }
 
 #[test]
@@ -157,7 +160,7 @@ fn regular_expressions_are_tried_longest_first_and_rewrite_by_group() {
         regex("short", "/a.*"),
         Route { policy: Arc::new(policy), ..regex("long", "/api(/|$)(.*)") },
     ]);
-    let compiled = router.find(&request("x", "/API/v1/things")).expect("a route");
+    let compiled = router.get_backend(&request("x", "/API/v1/things")).expect("a route");
     assert_eq!(&*compiled.route.id, "long");
     assert_eq!(compiled.rewritten("/api/v1/things").as_deref(), Some("/v1/things"));
     assert_eq!(compiled.rewritten("/api").as_deref(), Some("/"));
@@ -180,7 +183,7 @@ fn a_prefix_is_replaced_by_element() {
         let own =
             Route { policy: Arc::new(with(new)), ..route("r", HostMatch::Any, prefix("/shop")) };
         let router = router(vec![own]);
-        let compiled = router.find(&request("x", asked)).expect("a route");
+        let compiled = router.get_backend(&request("x", asked)).expect("a route");
         assert_eq!(compiled.rewritten(asked).as_deref(), Some(wanted), "{new} {asked}");
     }
 }
@@ -238,7 +241,7 @@ fn canaries_take_by_header_then_cookie_then_weight() {
         for (name, value) in fields {
             assert!(request.headers.push(name, value));
         }
-        let compiled = router.find(&request).expect("a route");
+        let compiled = router.get_backend(&request).expect("a route");
         compiled.choose(&request, chance).map(|upstream| upstream.id().to_string())
     };
     assert_eq!(
@@ -261,7 +264,7 @@ fn weights_are_kept_over_many_requests() {
     ]);
     let router = router(vec![own]);
     let asked = request("x", "/");
-    let compiled = router.find(&asked).expect("a route");
+    let compiled = router.get_backend(&asked).expect("a route");
     let to = |id: &str| {
         (0..1000).filter(|_| compiled.choose(&asked, 0).expect("one").id().as_str() == id).count()
     };
@@ -324,4 +327,40 @@ proptest! {
         }
         prop_assert!(table.is_empty() && table.exact.len() == 0 && table.wildcard.len() == 0);
     }
+}
+
+#[test]
+fn doubled_slashes_and_needless_escapes_do_not_lead_past_a_route() {
+    let router = router(vec![
+        route("open", HostMatch::Any, prefix("/")),
+        route("guarded", HostMatch::Any, prefix("/admin")),
+        route("exact", HostMatch::Any, PathMatch::Exact("/a@b".into())),
+        route("regex", HostMatch::Any, PathMatch::Regex("/x/(.*)!".into())),
+    ]);
+    for path in ["/admin", "//admin", "///admin/x", "/admin//x"] {
+        assert_eq!(found(&router, "x", path), Some("guarded"), "{path}");
+    }
+    assert_eq!(found(&router, "x", "//a%40b"), Some("exact"));
+    assert_eq!(found(&router, "x", "//x//y%21"), Some("regex"));
+    assert_eq!(
+        found(&router, "x", "/%2Fadmin"),
+        Some("open"),
+        "an escaped slash separates nothing"
+    );
+}
+
+#[test]
+fn a_group_stays_one_value_of_a_query() {
+    let policy = Policy {
+        rewrite: Some(Rewrite::Regex {
+            pattern: "^/old/(.*)".into(),
+            replacement: "/new/$1?id=$1".into(),
+        }),
+        ..Policy::default()
+    };
+    let own = route("r", HostMatch::Any, PathMatch::Regex("/old/(.*)".into()));
+    let router = router(vec![Route { policy: Arc::new(policy), ..own }]);
+    let compiled = router.get_backend(&request("x", "//old/7&admin=1+2")).expect("a route");
+    let wanted = "/new/7&admin=1+2?id=7%26admin=1%2B2";
+    assert_eq!(compiled.rewritten("//old/7&admin=1+2").as_deref(), Some(wanted));
 }

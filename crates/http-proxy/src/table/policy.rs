@@ -14,10 +14,19 @@ pub struct Timeouts {
     pub connect: Duration,
     /// From the request's end to the response's head.
     pub response_header: Duration,
+    /// How long an endpoint may leave a request's body unread.
+    pub send: Duration,
     /// Between two pieces of a body, either way; for upgraded connections too.
     pub idle: Duration,
     /// The whole request, all tries together.
     pub request: Option<Duration>,
+}
+
+impl Timeouts {
+    /// How long a client may pause while it sends a body.
+    pub(crate) fn client_pause(&self) -> Duration {
+        self.idle.max(self.send)
+    }
 }
 
 impl Default for Timeouts {
@@ -25,6 +34,7 @@ impl Default for Timeouts {
         Self {
             connect: Duration::from_secs(5),
             response_header: Duration::from_mins(1),
+            send: Duration::from_mins(1),
             idle: Duration::from_mins(1),
             request: None,
         }
@@ -54,6 +64,11 @@ impl RetryOn {
         let place = RETRY_STATUSES.iter().position(|known| *known == status);
         self.statuses |= place.map_or(0, |place| 1 << place);
         place.is_some()
+    }
+
+    /// Whether any status is retried on.
+    pub fn has_statuses(&self) -> bool {
+        self.statuses != 0
     }
 
     /// Whether this status is retried on.
@@ -262,7 +277,8 @@ pub struct ClientTls {
 pub struct CachePolicy {
     /// The largest response that is kept.
     pub object_bytes_max: u64,
-    /// How long a response without freshness of its own is fresh; `None` is by RFC 9111's heuristic.
+    /// How long a response without freshness of its own is fresh, if it has content or redirects for
+    /// good (200, 203, 300, 301, 308); `None`, and any other status, is by RFC 9111's heuristic.
     pub default_ttl: Option<Duration>,
     /// How long a response may be used stale while it is fetched anew, if it does not say itself.
     pub stale_while_revalidate: Option<Duration>,

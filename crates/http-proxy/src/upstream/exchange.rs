@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Method;
@@ -52,6 +52,8 @@ pub(crate) struct Exchange {
     timeouts: Timeouts,
     overall: Option<Instant>,
     interims: u32,
+    /// Something of the request went on since the timer was set.
+    progress: bool,
     /// When the head of the response was here.
     pub(crate) answered: Option<Instant>,
 }
@@ -89,8 +91,39 @@ impl Exchange {
             timeouts: policy.timeouts.clone(),
             overall,
             interims: 0,
+            // Without a body the deadline stands.
+            progress: length != BodyLength::None,
             answered: None,
         }
+    }
+
+    /// One whose answer's head was read by somebody else, with `rest` behind it.
+    pub(crate) fn answered(
+        connection: Connection,
+        flight: Flight,
+        rest: &[u8],
+        policy: &Policy,
+        overall: Option<Instant>,
+    ) -> Self {
+        let now = Instant::now();
+        let mut exchange = Self {
+            connection: Some(connection),
+            flight,
+            out: Vec::new(),
+            sent: 0,
+            body: None,
+            body_used: true,
+            body_left: 0,
+            chunked: false,
+            buffer: Buffer::holding(rest),
+            timeouts: policy.timeouts.clone(),
+            overall,
+            interims: 0,
+            progress: false,
+            answered: Some(now),
+        };
+        exchange.set_timer(now, policy.timeouts.idle);
+        exchange
     }
 
     /// The body, if nothing of it was taken: another try may send it.
@@ -110,7 +143,10 @@ impl Exchange {
         let stream = connection.stream().map_err(closed)?;
         loop {
             if self.sent < self.out.len() {
-                if ready!(poll_write_from(cx, stream, &self.out, &mut self.sent)).is_err() {
+                let before = self.sent;
+                let written = poll_write_from(cx, stream, &self.out, &mut self.sent);
+                self.progress |= self.sent > before && self.body_used;
+                if ready!(written).is_err() {
                     // It may have answered before it closed; whoever reads finds out.
                     self.body = None;
                     return Poll::Ready(Ok(()));
@@ -127,6 +163,7 @@ impl Exchange {
                 return Poll::Pending;
             };
             self.body_used = true;
+            self.progress = true;
             let mut trailers = None;
             match frame {
                 Some(Ok(frame)) => match frame.into_data() {
@@ -162,6 +199,10 @@ impl Exchange {
     ) -> Result<ResponseFraming, ProxyError> {
         std::future::poll_fn(|cx| {
             let outcome = self.poll_head(cx, asked, response);
+            if outcome.is_pending() && self.progress {
+                self.progress = false;
+                self.set_timer(Instant::now(), self.patience());
+            }
             if outcome.is_pending() && self.poll_expired(cx) {
                 let waits_for_client = self.body.is_some() && self.out.is_empty();
                 let kind = if waits_for_client {
@@ -180,8 +221,19 @@ impl Exchange {
         self.connection.as_mut().is_some_and(|connection| connection.poll_expired(cx))
     }
 
-    fn set_timer(&mut self, now: Instant) {
-        let at = after(now, self.timeouts.idle);
+    /// How long whoever is waited for until the response's head may take.
+    fn patience(&self) -> Duration {
+        if !self.out.is_empty() {
+            self.timeouts.send
+        } else if self.body.is_some() {
+            self.timeouts.client_pause()
+        } else {
+            self.timeouts.response_header
+        }
+    }
+
+    fn set_timer(&mut self, now: Instant, within: Duration) {
+        let at = after(now, within);
         if let Some(connection) = &mut self.connection {
             connection.set_deadline(self.overall.map_or(at, |overall| overall.min(at)));
         }
@@ -218,7 +270,7 @@ impl Exchange {
                     }
                     let now = Instant::now();
                     self.flight.answered(crate::clock::nanos(now));
-                    self.set_timer(now);
+                    self.set_timer(now, self.timeouts.idle);
                     self.answered = Some(now);
                     return Poll::Ready(Ok(framing));
                 }
@@ -334,7 +386,9 @@ impl ResponseBody {
                 );
             }
             match ready!(self.exchange.poll_fill(cx, PIECE_BYTES)) {
-                Ok(count) if count > 0 => self.exchange.set_timer(Instant::now()),
+                Ok(count) if count > 0 => {
+                    self.exchange.set_timer(Instant::now(), self.exchange.timeouts.idle);
+                }
                 Ok(_) if matches!(self.decoder, Decoder::UntilClose) => {
                     self.decoder = Decoder::Fixed(0);
                     self.keep_alive = false;

@@ -158,3 +158,42 @@ async fn an_endpoint_that_answers_badly_is_found_out() {
     }
     panic!("still thought to be well");
 }
+
+#[tokio::test]
+async fn connections_are_made_ahead_as_many_as_are_asked_for() {
+    let (listener, address) = listener().await;
+    let accepted = Arc::new(std::sync::Mutex::new(Vec::new()));
+    tokio::spawn({
+        let accepted = accepted.clone();
+        async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                accepted.lock().expect("lock").push(stream);
+            }
+        }
+    });
+    let upstreams = Arc::new(Upstreams::default());
+    let upstream = upstreams.get_or_new(&BackendId::new("ns/web:80"));
+    let limits = Breaker { prewarm: 3, ..Breaker::default() };
+    upstream.update(&Backend { limits, ..Backend::new("ns/web:80", vec![Endpoint::at(address)]) });
+    tokio::spawn(upstreams.clone().maintain());
+    let peer = upstream.balancer.get_backends()[0].clone();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while peer.pool.len() < 3 {
+        assert!(Instant::now() < deadline, "{} connections", peer.pool.len());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // And no more, however long it takes.
+    tokio::time::sleep(super::TICK * 3).await;
+    assert_eq!((peer.pool.len(), upstream.connections()), (3, 3));
+    let first = upstream.connect_for(&peer, SECOND, &RequestHead::new()).await.expect("connect");
+    assert!(first.reused, "the first request finds a connection");
+    assert_eq!(accepted.lock().expect("lock").len(), 3);
+    // One that is to get nothing new gets no connections either.
+    let (_other, elsewhere) = self::listener().await;
+    let draining =
+        Endpoint { state: crate::table::EndpointState::Draining, ..Endpoint::at(elsewhere) };
+    let limits = Breaker { prewarm: 3, ..Breaker::default() };
+    upstream.update(&Backend { limits, ..Backend::new("ns/web:80", vec![draining]) });
+    tokio::time::sleep(super::TICK * 3).await;
+    assert_eq!(upstream.balancer.get_backends()[0].pool.len(), 0);
+}

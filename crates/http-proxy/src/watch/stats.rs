@@ -27,6 +27,9 @@ pub struct RouteStats {
     cache_misses: AtomicU64,
 }
 
+/// Fewer that are leaving are not looked through.
+const LEAVING_MIN: usize = 64;
+
 /// What the cache was for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheUse {
@@ -124,18 +127,14 @@ struct Retired {
     /// Of routes that are gone, where requests may still run.
     leaving: Vec<Arc<RouteStats>>,
     gone: Figures,
+    /// From how many on they are looked through.
+    fold_at: usize,
 }
 
-impl ProxyStats {
-    /// A route is gone.
-    pub(crate) fn retire(&self, stats: Arc<RouteStats>) {
-        self.retired.lock().leaving.push(stats);
-    }
-
-    /// The figures of all routes that are gone.
-    pub fn gone(&self) -> Figures {
-        let mut retired = self.retired.lock();
-        let Retired { leaving, gone } = &mut *retired;
+impl Retired {
+    /// Adds up those where nothing runs any more.
+    fn fold(&mut self) {
+        let Self { leaving, gone, .. } = self;
         leaving.retain(|stats| {
             let in_use = Arc::strong_count(stats) > 1;
             if !in_use {
@@ -143,8 +142,27 @@ impl ProxyStats {
             }
             in_use
         });
-        let mut all = gone.clone();
-        for stats in leaving.iter() {
+    }
+}
+
+impl ProxyStats {
+    /// A route is gone.
+    pub(crate) fn retire(&self, stats: Arc<RouteStats>) {
+        let mut retired = self.retired.lock();
+        // Those where nothing runs go at once, or nobody who asks would mean that they pile up.
+        if retired.leaving.len() >= retired.fold_at {
+            retired.fold();
+            retired.fold_at = retired.leaving.len().max(LEAVING_MIN) * 2;
+        }
+        retired.leaving.push(stats);
+    }
+
+    /// The figures of all routes that are gone.
+    pub fn gone(&self) -> Figures {
+        let mut retired = self.retired.lock();
+        retired.fold();
+        let mut all = retired.gone.clone();
+        for stats in &retired.leaving {
             all.add(&stats.read());
         }
         all
@@ -199,5 +217,10 @@ mod tests {
         assert_eq!(all.gone().requests(), 2);
         assert_eq!(all.gone().requests(), 2, "once");
         assert!(all.retired.lock().leaving.is_empty());
+        // They do not pile up where nobody asks.
+        for _ in 0..10 * LEAVING_MIN {
+            all.retire(Arc::default());
+        }
+        assert!(all.retired.lock().leaving.len() <= 2 * LEAVING_MIN);
     }
 }

@@ -188,7 +188,7 @@ async fn answer(
         }
     }
     let router = proxy.router();
-    let Some(found) = router.find(&asked.request) else {
+    let Some(found) = router.get_backend(&asked.request) else {
         let via = vec!["no route has this host and path: 404".to_owned()];
         return Ok(Answer { verdict: "none", status: Some(404), via, ..Answer::default() });
     };

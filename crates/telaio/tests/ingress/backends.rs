@@ -1,7 +1,7 @@
 //! Backends that say who they are and what they were asked.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,7 +26,15 @@ impl Echo {
         Self::start_at(name, "127.0.0.1")
     }
 
-    /// On this address of loopback.
+    /// At an address of this machine that is not loopback, as a cluster's endpoints must be.
+    pub(crate) fn start_outside(name: &str) -> Self {
+        // Nothing is sent: the kernel says which address it would take.
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.connect("198.51.100.1:9").expect("this test needs a route to somewhere");
+        Self::start_at(name, &socket.local_addr().unwrap().ip().to_string())
+    }
+
+    /// On this address.
     pub(crate) fn start_at(name: &str, ip: &str) -> Self {
         let listener = TcpListener::bind((ip, 0)).unwrap();
         let address = listener.local_addr().unwrap();

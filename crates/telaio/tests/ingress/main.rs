@@ -13,6 +13,7 @@ mod support;
 mod annotations;
 mod backends;
 mod certificates;
+mod cluster;
 mod guards;
 mod lifecycle;
 mod manage;

@@ -130,7 +130,11 @@ fn each_request_is_a_line_of_the_access_log_which_is_opened_anew_by_sighup() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("access.log");
         let to = format!("--access-log={}", path.display());
-        let plane = Ingress::start_with(plain(&one, ""), process, &[&to]);
+        let manifests = plain(&one, "");
+        let quiet = annotated("enable-access-log", "false");
+        manifests.write("quiet.yaml", &ingress("quiet", "q.example.com", "/", "one", &quiet));
+        let plane = Ingress::start_with(manifests, process, &[&to]);
+        assert_eq!(ask(plane.http, "q.example.com", "/").status, 200);
         let lines = |path: &std::path::Path| -> Vec<Value> {
             let text = std::fs::read_to_string(path).unwrap_or_default();
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

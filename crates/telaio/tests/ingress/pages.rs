@@ -49,6 +49,17 @@ fn errors_are_answered_by_the_backend_for_them() {
         assert_eq!((&page["backend"], &page["method"]), (&json!("pages"), &json!("GET")));
         assert_eq!(page["body"], "");
         assert_eq!(page["headers"]["content-length"], json!(null), "{page}");
+        // The same by HTTP/2.
+        let out = std::process::Command::new("curl")
+            .args(["-sk", "--http2", "--max-time", "60", "-w", "\n%{http_version}", "--resolve"])
+            .arg(format!("a.example.com:{}:127.0.0.1", plane.https.port()))
+            .arg(format!("https://a.example.com:{}/?status=404", plane.https.port()))
+            .output()
+            .unwrap();
+        let out = String::from_utf8_lossy(&out.stdout).into_owned();
+        let (page, version) = out.rsplit_once('\n').expect("an answer");
+        let page: serde_json::Value = serde_json::from_str(page).unwrap();
+        assert_eq!((version, &page["headers"]["x-code"]), ("2", &json!("404")), "{page}");
         assert_eq!(get("a.example.com", "/?status=500").backend().as_deref(), Some("one"));
         let nobody = get("b.example.com", "/x").seen();
         assert_eq!(

@@ -99,6 +99,34 @@ fn ready_comes_with_the_first_routes_and_the_rest_is_told() {
 }
 
 #[test]
+fn nobody_is_ready_or_served_before_there_are_routes() {
+    // A brain that is not there: nothing is known of any route.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let agent = crate::support::Agent::start(&[
+        "run",
+        "--planes=ingress",
+        "--node=loom-a",
+        "--http-listen=127.0.0.1:0",
+        "--https-listen=127.0.0.1:0",
+        "--ingress-process=same",
+        &format!("--source=brain:http://{nobody}"),
+    ]);
+    let listening = agent.wait_log("the ingress listens");
+    let http: std::net::SocketAddr = listening["http"].as_str().unwrap().parse().unwrap();
+    let (status, body) = get(agent.healthz, "/ready");
+    assert_eq!(status, 503, "{body}");
+    // Connections wait; nobody is told that there is no such route.
+    let mut waiting = std::net::TcpStream::connect(http).unwrap();
+    waiting.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
+    std::io::Write::write_all(&mut waiting, b"GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n")
+        .unwrap();
+    let error = std::io::Read::read(&mut waiting, &mut [0; 64]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    assert_eq!(get(agent.healthz, "/ready").0, 503);
+    assert_eq!(get(agent.admin, "/api/v1/ingress/routes").0, 200, "the worker answers already");
+}
+
+#[test]
 fn a_certificate_of_a_secret_is_shown_and_another_replaces_it() {
     let one = Echo::start("one");
     let manifests = Manifests::empty();

@@ -4,8 +4,8 @@ import { percent, rate } from '../format';
 import type { Edge, Vertex } from '../types';
 import { edgeWidth, related, type Layout } from './layout';
 
-const ROW_H = 34;
-const NODE_H = 28;
+const ROW_H = 31;
+const NODE_H = 26;
 const HEAD_H = 30;
 const MARGIN = 260;
 const TITLES: Record<string, string> = { host: 'Host', route: 'Route', service: 'Service', endpoint: 'Endpoint', node: 'Node' };
@@ -77,7 +77,7 @@ export function Graph({ layout, chosen, onChoose, onOpen }: Props) {
   const seen = useEdges(layout, from, to);
 
   return (
-    <div class="map-pane" ref={pane} role="group" aria-label="Traffic map" tabIndex={0}>
+    <div class="map-pane" ref={pane} role="group" aria-label="Traffic map" tabIndex={0} onKeyDown={(e) => step(e, layout)}>
       <div class="map-inner" style={{ width: `${width}px`, height: `${height + HEAD_H}px` }}>
         <div class="map-heads" aria-hidden="true" style={{ width: `${width}px` }}>
           {layout.columns.map((kind, i) => <span key={kind} style={{ left: `${left(i)}px` }}>{TITLES[kind]}</span>)}
@@ -138,7 +138,7 @@ function Box({ vertex, x, y, w, state, onChoose, onOpen }: { vertex: Vertex; x: 
   return (
     <button type="button" class={`vertex k-${vertex.kind} st-${vertex.state} ${state}`} data-id={vertex.id}
       style={{ left: `${x}px`, top: `${y - NODE_H / 2}px`, width: `${w}px`, height: `${NODE_H}px` }}
-      aria-pressed={state === 'is-chosen'} title={describe(vertex)} aria-label={describe(vertex)}
+      aria-pressed={state === 'is-chosen'} title={describe(vertex)}
       onClick={() => onChoose(state === 'is-chosen' ? null : vertex.id)} onDblClick={() => onOpen(vertex)}
       onKeyDown={(e) => {
         if (e.key === 'Escape') onChoose(null);
@@ -147,8 +147,31 @@ function Box({ vertex, x, y, w, state, onChoose, onOpen }: { vertex: Vertex; x: 
       <span class="label">{vertex.label}</span>
       {vertex.overridden && <span class="mark" aria-hidden="true">◆</span>}
       <span class={bad ? 'figure bad' : 'figure'}>{bad ? `! ${percent(share)}` : vertex.rate ? rate(vertex.rate) : vertex.note}</span>
+      <span class="sr">{`, ${describe(vertex)}`}</span>
     </button>
   );
+}
+
+/** Arrow keys go along the edges, and up and down within a column. */
+function step(event: KeyboardEvent & { currentTarget: HTMLElement }, layout: Layout): void {
+  const at = event.target instanceof HTMLElement ? event.target.dataset['id'] : undefined;
+  const here = at == null ? null : (event.target as HTMLElement);
+  if (at == null || !here || !event.key.startsWith('Arrow')) return;
+  const y = (box: Element) => box.getBoundingClientRect().top;
+  const boxes = [...event.currentTarget.querySelectorAll<HTMLElement>('.vertex')];
+  const along = event.key === 'ArrowRight' || event.key === 'ArrowLeft';
+  const wanted = new Set(layout.edges.flatMap((edge) => {
+    if (event.key === 'ArrowRight' && edge.from === at) return [edge.to];
+    return event.key === 'ArrowLeft' && edge.to === at ? [edge.from] : [];
+  }));
+  const down = event.key === 'ArrowDown' ? 1 : -1;
+  const found = boxes.filter((box) => (along
+    ? wanted.has(box.dataset['id'] ?? '')
+    : box.style.left === here.style.left && (y(box) - y(here)) * down > 1));
+  found.sort((a, b) => Math.abs(y(a) - y(here)) - Math.abs(y(b) - y(here)));
+  if (!found[0]) return;
+  event.preventDefault();
+  found[0].focus();
 }
 
 export function describe(vertex: Vertex): string {

@@ -22,6 +22,8 @@ export interface Layout {
 }
 
 export const MORE = 'more:';
+/** Sorts after every host. */
+const NO_HOST = '\uffff';
 const GAP_ROWS = 0.45;
 /** So many endpoints of a service are drawn; the others are one vertex, until somebody opens it. */
 export const ENDPOINTS_DRAWN_MAX = 8;
@@ -83,11 +85,11 @@ function group(edges: Edge[], key: (edge: Edge) => string): Map<string, Edge[]> 
 /** Services and namespaces: those that hosts lead to first, by host, then by name. */
 function inOrder(vertices: Vertex[], into: Map<string, Edge[]>, byId: Map<string, Vertex>): Vertex[] {
   const hostOf = (id: string, depth: number): string => {
-    let best = '\uffff';
+    let best = NO_HOST;
     for (const edge of into.get(id) ?? []) {
       const from = byId.get(edge.from);
       if (!from) continue;
-      const found = from.kind === 'host' ? from.label : depth > 0 ? hostOf(from.id, depth - 1) : '\uffff';
+      const found = from.kind === 'host' ? from.label : depth > 0 ? hostOf(from.id, depth - 1) : NO_HOST;
       if (found < best) best = found;
     }
     return best;
@@ -95,19 +97,22 @@ function inOrder(vertices: Vertex[], into: Map<string, Edge[]>, byId: Map<string
   return vertices
     .filter((one) => one.kind === 'service' || one.kind === 'namespace')
     .map((one) => [hostOf(one.id, 2), one.namespace ?? '', one.label, one] as const)
-    .sort((a, b) => cmp(a[0], b[0]) || cmp(a[1], b[1]) || cmp(a[2], b[2]))
+    .sort((a, b) => Number(a[0] === NO_HOST) - Number(b[0] === NO_HOST) || cmp(a[0], b[0]) || cmp(a[1], b[1]) || cmp(a[2], b[2]))
     .map((one) => one[3]);
 }
 
+const collator = new Intl.Collator('en', { numeric: true });
+
 function cmp(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0;
+  return collator.compare(a, b);
 }
 
 function ends(edges: Edge[] | undefined, side: 'from' | 'to', kind: VertexKind, byId: Map<string, Vertex>, placed: Map<string, Placed>): Vertex[] {
-  return (edges ?? []).flatMap((edge) => {
+  const found = (edges ?? []).flatMap((edge) => {
     const vertex = byId.get(edge[side]);
     return vertex && vertex.kind === kind && !placed.has(vertex.id) ? [vertex] : [];
   });
+  return found.sort((a, b) => Number(a.id.startsWith(MORE)) - Number(b.id.startsWith(MORE)) || cmp(a.label, b.label) || cmp(a.id, b.id));
 }
 
 function stack(vertices: Vertex[], centre: number, put: (vertex: Vertex, row: number) => void): void {

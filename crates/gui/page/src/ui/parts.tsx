@@ -1,6 +1,7 @@
 // Small parts that every view uses.
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
+import { moved } from '../route';
 import { Icon, type IconName } from './icons';
 
 export type Tone = 'ok' | 'warn' | 'err' | 'info' | 'plain' | 'outline';
@@ -116,6 +117,7 @@ export function ViewHead({ title, about, crumb, children }: {
   const heading = useRef<HTMLHeadingElement>(null);
   useEffect(() => {
     document.title = `${title} · Telaio`;
+    if (!moved.yet) return;
     if (document.activeElement === document.body || document.activeElement?.closest('.nav')) {
       heading.current?.focus({ preventScroll: true });
     }

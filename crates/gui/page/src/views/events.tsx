@@ -3,7 +3,7 @@ import { useEffect, useMemo, useState } from 'preact/hooks';
 import { get, reason } from '../api';
 import { text } from '../asks';
 import { clock, day, duration } from '../format';
-import { fresh } from '../live';
+import { fresh, reached } from '../live';
 import { amend, place, to } from '../route';
 import { Live } from '../ui/live';
 import { Badge, Card, Empty, Failed, Search, Skeleton, ViewHead, type Tone } from '../ui/parts';
@@ -42,7 +42,7 @@ const COLUMNS: Column<Event>[] = [
     cell: (e) => (SERVICE_KINDS.has(e.kind) && e.change !== 'removed'
       ? <a href={to('services', [e.object.namespace, e.object.name])}>{text(e.object)}</a>
       : text(e.object)),
-    class: 'break',
+    class: 'nowrap',
   },
   { key: 'summary', head: 'What changed', cell: (e) => <span class="break">{e.summary}</span>, class: 'wide' },
   { key: 'programmed', head: 'In the kernel after', num: true, cell: (e) => <Programmed event={e} /> },
@@ -72,16 +72,20 @@ export function EventsView() {
     for (const event of fresh.value) {
       if (kind && event.kind !== kind) continue;
       if (needle && !`${text(event.object)} ${event.kind} ${event.summary}`.toLowerCase().includes(needle)) continue;
-      known.set(event.id, event);
+      if (known.get(event.id)?.programmed_ms == null) known.set(event.id, event);
+    }
+    for (const [id, took] of reached.value) {
+      const event = known.get(id);
+      if (event && event.programmed_ms == null) known.set(id, { ...event, programmed_ms: took });
     }
     return [...known.values()].sort((a, b) => b.id - a.id);
-  }, [old, fresh.value, q, kind]);
+  }, [old, fresh.value, reached.value, q, kind]);
   const kinds = useMemo(() => [...new Set([...rows.map((e) => e.kind), ...(kind ? [kind] : [])])].sort(), [rows, kind]);
 
   return (
     <div class="view">
       <ViewHead title="Events" about="What changed, from which object, and how long until it was in the kernel."><Live /></ViewHead>
-      <Card flush label="Events">
+      <Card flush>
         <div class="card-head">
           <Search label="Search events" placeholder="Object or text" value={q} onInput={(value) => amend({ q: value })} />
           <select class="select" aria-label="Kind" value={kind} onChange={(e) => amend({ kind: e.currentTarget.value })}>

@@ -10,7 +10,7 @@ import { Icon } from '../ui/icons';
 import { Live } from '../ui/live';
 import { Badge, Card, Choice, Empty, Failed, Search, Skeleton, ViewHead } from '../ui/parts';
 import { useAsked } from '../use';
-import type { Page, ServiceItem, TrafficMap, Vertex } from '../types';
+import type { TrafficMap, Vertex } from '../types';
 import { StateBadge } from './state';
 
 const NARROW_PX = 720;
@@ -45,10 +45,10 @@ export function MapView() {
       <ViewHead title="Traffic map" about={value && about(value)} crumb={ns ? <><a href={to('map')}>All namespaces</a> / {ns}</> : undefined}>
         <Live />
       </ViewHead>
-      <Card flush label="Traffic map">
+      <Card flush>
         <div class="card-head">
           <Search label="Search the map" placeholder="Host, service or address" value={typed} onInput={setTyped} />
-          <Namespaces value={ns} />
+          <Namespaces value={ns} map={value} />
           {!ns && !q && <Choice label="Draw" value={group} onChange={(next) => amend({ group: next })} options={[['auto', 'Auto'], ['namespace', 'Namespaces'], ['none', 'Services']]} />}
           <span class="push"><Choice label="Show as" value={shape} onChange={(as) => amend({ as })} options={[['graph', 'Graph'], ['list', 'List']]} /></span>
         </div>
@@ -67,9 +67,15 @@ function about(map: TrafficMap): string {
   return `${plural(map.services_shown, 'service')}${left > 0 ? `; ${left} more without traffic are left out` : ''}. Wider lines carry more requests.`;
 }
 
-function Namespaces({ value }: { value: string }) {
-  const { value: services } = useAsked<Page<ServiceItem>>('services', {}, { paged: true, still: true });
-  const all = useMemo(() => [...new Set(services?.items.map((s) => s.namespace))].sort(), [services]);
+/** Namespaces of all maps so far: a map of one namespace does not name the others. */
+const known = new Set<string>();
+
+function Namespaces({ value, map }: { value: string; map: TrafficMap | null }) {
+  const all = useMemo(() => {
+    for (const one of map?.vertices ?? []) if (one.namespace) known.add(one.namespace);
+    if (value) known.add(value);
+    return [...known].sort();
+  }, [map, value]);
   return (
     <select class="select" aria-label="Namespace" value={value} onChange={(e) => amend({ ns: e.currentTarget.value })}>
       <option value="">All namespaces</option>

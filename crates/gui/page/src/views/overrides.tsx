@@ -1,7 +1,7 @@
 // What people decided, and who did what.
 import { useState } from 'preact/hooks';
 import * as asks from '../asks';
-import { age, duration, moment } from '../format';
+import { ago, duration, moment, sentence } from '../format';
 import { now, skewMs } from '../live';
 import { ActButton, mayAct, takeBack } from '../manage';
 import { to } from '../route';
@@ -63,7 +63,7 @@ const OVERRIDES: Column<OverrideItem>[] = [
   { key: 'object', head: 'Of', by: (o) => `${o.service ? asks.text(o.service) : ''}${o.ingress ? asks.text(o.ingress) : ''}`, cell: (o) => <Object_ item={o} /> },
   { key: 'by', head: 'By', by: (o) => o.by, cell: (o) => o.by || <span class="faint">unknown</span> },
   { key: 'reason', head: 'Reason', cell: (o) => (o.reason ? <span class="break">{o.reason}</span> : <span class="faint">none given</span>), class: 'wide' },
-  { key: 'since', head: 'Since', by: (o) => o.since_ms ?? 0, cell: (o) => (o.since_ms ? <span title={moment(o.since_ms)}>{age((now.value + skewMs.value - o.since_ms) / 1000)} ago</span> : <span class="faint">–</span>), class: 'nowrap' },
+  { key: 'since', head: 'Since', by: (o) => o.since_ms ?? 0, cell: (o) => (o.since_ms ? <span title={moment(o.since_ms)}>{ago((now.value + skewMs.value - o.since_ms) / 1000)}</span> : <span class="faint">–</span>), class: 'nowrap' },
   { key: 'until', head: 'Ends', by: (o) => o.until_ms ?? Number.MAX_SAFE_INTEGER, cell: (o) => <Until ms={o.until_ms} />, class: 'nowrap' },
   { key: 'touches', head: 'Touches', num: true, by: (o) => o.touches, cell: (o) => o.touches },
   { key: 'undo', head: 'Undo', quiet: true, cell: (o) => <Undo item={o} />, class: 'num' },
@@ -106,7 +106,7 @@ const AUDIT: Column<AuditEntry>[] = [
     head: 'What',
     cell: (a) => (
       <span class="two-lines">
-        <span class="break">{a.summary}</span>
+        <span class="break">{sentence(a.summary)}</span>
         {(a.reason || a.error) && <span class="small muted break">{a.error ?? a.reason}</span>}
       </span>
     ),

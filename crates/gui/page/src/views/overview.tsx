@@ -2,7 +2,7 @@
 import type { ComponentChildren } from 'preact';
 import { useState } from 'preact/hooks';
 import { resync, text } from '../asks';
-import { age, bytes, count, duration, percent, plural, rate } from '../format';
+import { age, ago, bytes, count, duration, percent, plural, rate } from '../format';
 import { history, overview } from '../live';
 import { ActButton } from '../manage';
 import { to } from '../route';
@@ -210,7 +210,7 @@ const SYNC_COLUMNS: Column<SyncHealth>[] = [
   { key: 'drift', head: 'Drift repairs', num: true, cell: (s) => count(s.drift_repairs) },
   { key: 'duration', head: 'Sync p50 / p99', num: true, cell: (s) => `${millis(s.duration_p50_ms)} / ${millis(s.duration_p99_ms)}` },
   { key: 'programming', head: 'To the kernel p50 / p99', num: true, cell: (s) => `${millis(s.programming_p50_ms)} / ${millis(s.programming_p99_ms)}` },
-  { key: 'last', head: 'Last sync', num: true, cell: (s) => (s.last_age_s == null ? '–' : `${age(s.last_age_s)}${s.last_age_s < 1 ? '' : ' ago'}`) },
+  { key: 'last', head: 'Last sync', num: true, cell: (s) => ago(s.last_age_s) },
   { key: 'state', head: 'State', cell: (s) => (s.last_error ? <Badge tone="err" title={s.last_error}>{s.last_error.slice(0, 60)}</Badge> : s.pending_age_s != null ? <Badge tone="info">waiting {age(s.pending_age_s)}</Badge> : <Badge tone="ok">in line</Badge>) },
 ];
 

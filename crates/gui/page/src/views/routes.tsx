@@ -92,7 +92,7 @@ const COLUMNS: Column<RouteItem>[] = [
       : <StateBadge state={r.state} />),
   },
   { key: 'backends', head: 'Leads to', cell: (r) => <Backends route={r} />, class: 'nowrap' },
-  { key: 'features', head: 'On the way', cell: (r) => <span class="row tight">{r.certificate && <Badge tone="outline" icon="lock">TLS</Badge>}{r.features.map((one) => <Badge key={one} tone="outline">{one}</Badge>)}</span> },
+  { key: 'features', head: 'On the way', cell: (r) => <span class="row tight">{r.certificate && <Badge tone="outline" icon="lock">TLS</Badge>}{r.features.map((one) => <Badge key={one} tone="outline">{one}</Badge>)}</span>, class: 'features' },
   { key: 'rate', head: 'Requests', num: true, by: (r) => sortRate(r.counters), cell: (r) => <Rate counters={r.counters} /> },
   { key: 'errors', head: 'Errors', num: true, by: (r) => r.counters?.error_rate ?? -1, cell: (r) => <Errors counters={r.counters} /> },
   { key: 'p99', head: 'p99', num: true, by: (r) => r.counters?.p99_ms ?? -1, cell: (r) => millis(r.counters?.p99_ms) },
@@ -126,7 +126,7 @@ function Routes() {
           </ul>
         </Card>
       )}
-      <Card flush label="Routes">
+      <Card flush>
         <div class="card-head">
           <Search label="Search routes" placeholder="Host, path, Ingress or service" value={query.get('q') ?? ''} onInput={(text) => amend({ q: text })} />
           <Choice label="Show" value={filter} onChange={(show) => amend({ show })} options={[['all', 'All'], ['attention', 'Needs attention'], ['paused', 'Paused']]} />
@@ -170,7 +170,7 @@ const CERTIFICATES: Column<CertificateItem>[] = [
 function Certificates() {
   const { value, error, again } = useAsked<Page<CertificateItem>>('certificates', {}, { paged: true, still: true });
   return (
-    <Card flush label="Certificates">
+    <Card flush>
       {error && <Failed error={error} retry={again} />}
       {!error && !value && <div class="card-body"><Skeleton lines={6} /></div>}
       {value && (value.items.length

@@ -82,7 +82,7 @@ function Endpoints({ service, owner }: { service: ServiceDetail; owner: Key }) {
       by: (e) => e.weight,
       cell: (e) => <span class="weight"><meter min={0} max={heaviest} value={e.weight} aria-hidden="true" />{count(e.weight)}</span>,
     },
-    { key: 'where', head: 'Pod and node', by: (e) => e.node ?? '', cell: (e) => <span class="two-lines"><span>{e.pod ?? '–'}</span><span class="faint small">{[e.node, e.zone, e.local ? 'this node' : ''].filter(Boolean).join(' · ')}</span></span> },
+    { key: 'where', head: 'Pod and node', by: (e) => e.node ?? '', cell: (e) => <span class="two-lines"><span>{e.pod ?? '–'}</span><span class="faint small">{[e.node, e.zone, e.local ? 'this node' : ''].filter(Boolean).join(' · ')}</span></span>, class: 'nowrap' },
     { key: 'rate', head: 'Requests', num: true, by: (e) => sortRate(e.counters), cell: (e) => <Rate counters={e.counters} /> },
     { key: 'total', head: 'Total', num: true, by: (e) => e.counters?.requests ?? -1, cell: (e) => (e.counters ? count(e.counters.requests) : <span class="faint">–</span>) },
     { key: 'errors', head: 'Errors', num: true, cell: (e) => <Errors counters={e.counters} /> },

@@ -60,7 +60,7 @@ export function ServicesView() {
       <ViewHead title="Services" about={value && `${plural(value.total, 'service')} in ${plural(namespaces.length, 'namespace')}`}>
         <Live />
       </ViewHead>
-      <Card flush label="Services">
+      <Card flush>
         <div class="card-head">
           <Search label="Search services" placeholder="Name, address or port" value={q} onInput={(text) => amend({ q: text })} />
           <select class="select" aria-label="Namespace" value={namespace} onChange={(e) => amend({ ns: e.currentTarget.value })}>

@@ -6,6 +6,10 @@ use crate::cache::date;
 const NOW_S: u64 = 1_800_000_000;
 
 fn at(lines: &[(&str, &str)], status: u16) -> Freshness {
+    with_default(lines, status, None)
+}
+
+fn with_default(lines: &[(&str, &str)], status: u16, lifetime: Option<Duration>) -> Freshness {
     let mut headers = HeaderMap::new();
     for (name, value) in lines {
         let value = match value.strip_prefix('@') {
@@ -22,7 +26,7 @@ fn at(lines: &[(&str, &str)], status: u16) -> Freshness {
         StatusCode::from_u16(status).unwrap(),
         &headers,
         &directives,
-        Defaults::default(),
+        Defaults { lifetime, ..Defaults::default() },
         (now, now),
     )
 }
@@ -112,4 +116,22 @@ fn what_must_be_validated_is_never_served_stale() {
     assert!(at(&[("cache-control", "s-maxage=1, stale-while-revalidate=9")], 200).may_be_stale);
     let strict = "s-maxage=1, stale-while-revalidate=9, must-revalidate";
     assert!(!at(&[("cache-control", strict)], 200).may_be_stale);
+}
+
+#[test]
+fn a_routes_own_freshness_is_for_content_and_lasting_redirects_only() {
+    let minute = Duration::from_mins(1);
+    let lifetime = |status, lines| with_default(lines, status, Some(minute)).lifetime;
+    for status in [200, 203, 300, 301, 308] {
+        assert_eq!(lifetime(status, &[]), minute, "{status}");
+    }
+    let others =
+        [201, 204, 302, 303, 307, 400, 401, 403, 404, 405, 410, 414, 429, 500, 501, 502, 503, 504];
+    for status in others {
+        assert_eq!(lifetime(status, &[]), Duration::ZERO, "{status}");
+        let told = Duration::from_secs(10);
+        assert_eq!(lifetime(status, &[("cache-control", "max-age=10")]), told, "{status}");
+    }
+    // Guessed as without it.
+    assert_eq!(lifetime(404, &[("last-modified", "@-1000")]), Duration::from_secs(100));
 }

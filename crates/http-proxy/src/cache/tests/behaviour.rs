@@ -388,6 +388,16 @@ fn a_route_can_say_how_long_what_says_nothing_is_fresh() {
 }
 
 #[test]
+fn a_routes_freshness_keeps_no_login_redirect_for_everybody() {
+    let mut bench = Bench::new();
+    bench.policy.default_ttl = Some(Duration::from_mins(1));
+    for status in [302, 401, 403, 404, 429, 500, 503] {
+        let stored = Origin { status, headers: vec![], body: b"x".to_vec() };
+        assert!(!bench.keeps(&get("/a"), &stored, &get("/a")), "{status}");
+    }
+}
+
+#[test]
 fn many_who_ask_at_once_wait_for_one_fetch() {
     let bench = Bench::new();
     let Lookup::Fetch(first) = bench.lookup(&get("/a")) else { panic!("nothing is stored") };

@@ -52,7 +52,7 @@ fn a_preflight_is_answered_and_nothing_else() {
 #[test]
 fn origins_are_matched_whole_or_below_a_domain() {
     let filter = filter(&["https://a.org", "https://*.b.org"], false);
-    for origin in ["https://a.org", "HTTPS://A.org", "https://x.b.org", "https://x.y.b.org"] {
+    for origin in ["https://a.org", "HTTPS://A.org", "https://x.b.org"] {
         assert_eq!(allowed(&filter, origin).as_deref(), Some(origin));
     }
     for origin in [
@@ -60,6 +60,7 @@ fn origins_are_matched_whole_or_below_a_domain() {
         "https://a.org.evil",
         "https://b.org",
         "https://.b.org",
+        "https://x.y.b.org",
         "https://evil/x.b.org",
         "https://evil:1@x.b.org",
         "https://xb.org",

@@ -1,0 +1,223 @@
+// A small shop: manifests, real HTTP backends that count, clients that ask, and the real agent.
+//
+// It runs in a network namespace of its own, so addresses and ports are ours.
+import { spawn, execFileSync } from 'node:child_process';
+import { createServer, request, Agent } from 'node:http';
+import { randomBytes } from 'node:crypto';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { until } from './harness.mjs';
+
+const NODES = ['loom-a', 'loom-b', 'loom-c'];
+
+function ip(...args) {
+  execFileSync('ip', args, { stdio: ['ignore', 'ignore', 'pipe'] });
+}
+
+/** Brings the namespace up. Where it already has links we are not in one of our own, and stop. */
+export function prepareNetwork() {
+  const links = JSON.parse(execFileSync('ip', ['-json', 'link', 'show'], { encoding: 'utf8' })).map((link) => link.ifname);
+  const strange = links.filter((name) => !['lo', 'tunl0', 'sit0', 'ip6tnl0', 'gre0', 'gretap0', 'erspan0', 'ip_vti0', 'ip6_vti0', 'ip6gre0'].includes(name));
+  if (strange.length) throw new Error(`run this in a network namespace of its own: there are ${strange.join(', ')}`);
+  ip('link', 'set', 'lo', 'up');
+  ip('address', 'add', '192.0.2.1/32', 'dev', 'lo');
+}
+
+/** A real HTTP server that counts and can be told to fail. */
+export class Backend {
+  static async start(address, port, name) {
+    const mine = new Backend();
+    Object.assign(mine, { address, port, name, hits: 0, failShare: 0, seen: 0 });
+    ip('address', 'add', `${address}/32`, 'dev', 'lo');
+    mine.server = createServer((incoming, response) => {
+      mine.hits += 1;
+      mine.seen += mine.failShare;
+      const fails = mine.seen >= 1;
+      if (fails) mine.seen -= 1;
+      const cacheable = incoming.url.startsWith('/cached');
+      response.writeHead(fails ? 500 : 200, { 'Content-Type': 'text/plain', 'Cache-Control': cacheable ? 'public, max-age=600' : 'no-store' });
+      response.end(`${name}\n`);
+    });
+    mine.server.keepAliveTimeout = 30_000;
+    await new Promise((done, failed) => mine.server.once('error', failed).listen(port, address, done));
+    return mine;
+  }
+
+  stop() {
+    this.server.closeAllConnections();
+    this.server.close();
+  }
+}
+
+export function service(namespace, name, clusterIp, { type = 'ClusterIP', port = 80, annotations = {}, more = '' } = {}) {
+  return `apiVersion: v1
+kind: Service
+metadata:
+  name: ${name}
+  namespace: ${namespace}
+  labels: { app: ${name}, team: ${namespace} }
+  annotations: ${JSON.stringify(annotations)}
+spec:
+  type: ${type}
+  clusterIP: ${clusterIp}
+  ports: [{ name: http, port: ${port}, targetPort: 8080 }]
+${more}---
+`;
+}
+
+export function slice(namespace, name, endpoints, port = 8080) {
+  const list = endpoints.map(({ address, node, ready = true, terminating = false }, i) => (
+    `  - { addresses: [${address}], nodeName: ${NODES[node ?? i % 3]}, zone: ${(node ?? i) % 2 ? 'west' : 'east'}, conditions: { ready: ${ready}, serving: ${ready}, terminating: ${terminating} }, targetRef: { kind: Pod, name: ${name}-${i + 1} } }`
+  )).join('\n');
+  return `apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: ${name}-1
+  namespace: ${namespace}
+  labels: { kubernetes.io/service-name: ${name} }
+addressType: IPv4
+ports: [{ name: http, port: ${port} }]
+endpoints:
+${list || '  []'}
+---
+`;
+}
+
+export function ingress(namespace, name, host, paths, { tls = null, annotations = {} } = {}) {
+  const rules = paths.map(([path, target]) => (
+    `          - { path: ${path}, pathType: Prefix, backend: { service: { name: ${target}, port: { name: http } } } }`
+  )).join('\n');
+  return `apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: ${name}
+  namespace: ${namespace}
+  annotations: ${JSON.stringify(annotations)}
+spec:
+${tls ? `  tls: [{ hosts: [${host}], secretName: ${tls} }]\n` : ''}  rules:
+    - host: ${host}
+      http:
+        paths:
+${rules}
+---
+`;
+}
+
+export function nodes() {
+  return NODES.map((name, i) => `apiVersion: v1
+kind: Node
+metadata:
+  name: ${name}
+  labels: { topology.kubernetes.io/zone: ${i % 2 ? 'west' : 'east'} }
+spec: { podCIDR: 10.244.${i + 1}.0/24, podCIDRs: [10.244.${i + 1}.0/24] }
+status: { addresses: [{ type: InternalIP, address: 192.0.2.${i + 1} }] }
+---
+`).join('');
+}
+
+/** A certificate of its own for a host, as a Secret. */
+export function secret(namespace, name, host, days) {
+  const place = mkdtempSync(join(tmpdir(), 'telaio-cert-'));
+  const [key, cert] = [join(place, 'key.pem'), join(place, 'cert.pem')];
+  try {
+    execFileSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-keyout', key, '-out', cert,
+      '-days', String(days), '-subj', `/O=Example Trust/CN=${host}`, '-addext', `subjectAltName=DNS:${host}`], { stdio: ['ignore', 'ignore', 'pipe'] });
+    const coded = (file) => readFileSync(file).toString('base64');
+    return `apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: { name: ${name}, namespace: ${namespace} }\ndata:\n  tls.crt: ${coded(cert)}\n  tls.key: ${coded(key)}\n---\n`;
+  } finally {
+    rmSync(place, { recursive: true });
+  }
+}
+
+/** Clients that keep asking, at a steady rate. */
+export class Clients {
+  constructor(port, asks, perSecond) {
+    this.connections = new Agent({ keepAlive: true, maxSockets: 16 });
+    this.answers = new Map();
+    let turn = 0;
+    this.timer = setInterval(() => {
+      for (let i = 0; i < Math.max(1, Math.round(perSecond / 20)); i += 1) {
+        const [host, path] = asks[turn % asks.length];
+        turn += 1;
+        this.ask(port, host, path);
+      }
+    }, 50);
+  }
+
+  ask(port, host, path) {
+    const outgoing = request({ host: '127.0.0.1', port, path, agent: this.connections, headers: { Host: host } }, (response) => {
+      this.answers.set(response.statusCode, (this.answers.get(response.statusCode) ?? 0) + 1);
+      response.resume();
+    });
+    outgoing.on('error', () => this.answers.set(0, (this.answers.get(0) ?? 0) + 1));
+    outgoing.end();
+  }
+
+  stop() {
+    clearInterval(this.timer);
+    this.connections.destroy();
+  }
+}
+
+/** One request; its status and text. */
+export function ask(port, host, path) {
+  return new Promise((done, failed) => {
+    const outgoing = request({ host: '127.0.0.1', port, path, agent: false, headers: { Host: host } }, (response) => {
+      let text = '';
+      response.setEncoding('utf8').on('data', (piece) => (text += piece)).on('end', () => done({ status: response.statusCode, text, headers: response.headers }));
+    });
+    outgoing.on('error', failed).end();
+  });
+}
+
+/** The agent, on ports of its own. */
+export class Telaio {
+  constructor(binary, manifests, state, ports, extra = []) {
+    Object.assign(this, { binary, manifests, state, ports, extra, log: '' });
+    mkdirSync(state, { recursive: true });
+    const token = (name) => {
+      const text = randomBytes(32).toString('hex');
+      writeFileSync(join(state, name), text, { mode: 0o600 });
+      return text;
+    };
+    this.token = token('test-admin.token');
+    this.readToken = token('test-read.token');
+  }
+
+  get base() {
+    return `http://127.0.0.1:${this.ports.admin}/`;
+  }
+
+  async start() {
+    const { admin, http, https, metrics, healthz } = this.ports;
+    this.child = spawn(this.binary, [
+      'run', '--source', `dir:${this.manifests}`, '--node', 'loom-a', '--planes', 'services,ingress', '--state-dir', this.state,
+      '--http-listen', `127.0.0.1:${http}`, '--https-listen', `127.0.0.1:${https}`, '--admin-listen', `127.0.0.1:${admin}`,
+      '--metrics-bind-address', `127.0.0.1:${metrics}`, '--healthz-bind-address', `127.0.0.1:${healthz}`,
+      '--admin-token-file', join(this.state, 'test-admin.token'), '--admin-read-token-file', join(this.state, 'test-read.token'), ...this.extra,
+    ], { stdio: ['ignore', 'pipe', 'pipe'] });
+    const keep = (piece) => {
+      this.log = (this.log + piece).slice(-200_000);
+    };
+    this.child.stdout.setEncoding('utf8').on('data', keep);
+    this.child.stderr.setEncoding('utf8').on('data', keep);
+    this.ended = new Promise((done) => this.child.once('exit', done));
+    await until('the agent is healthy', async () => {
+      if (this.child.exitCode != null) throw new Error(`the agent ended:\n${this.log.slice(-4000)}`);
+      return (await fetch(`http://127.0.0.1:${healthz}/healthz`)).ok;
+    });
+  }
+
+  async stop(signal = 'SIGTERM') {
+    this.child.kill(signal);
+    await this.ended;
+  }
+}
+
+/** Writes manifests, each file at once, as `mv` does. */
+export function put(directory, file, text) {
+  const place = join(directory, file);
+  writeFileSync(`${place}.new~`, text);
+  execFileSync('mv', [`${place}.new~`, place]);
+}

@@ -1,0 +1,165 @@
+// Acting: each action asks once, says what it touches, works on real traffic, and can be undone.
+import { assert, equal, test, until } from './harness.mjs';
+import { ask, Backend } from './cluster.mjs';
+import { HOSTS, MARKUP } from './world.mjs';
+
+const ORDERS = 'services/shop/orders';
+
+/** Requests that each backend answered while `during` ran and some more were sent. */
+async function share(backends, ports, host, path, requests = 60) {
+  const before = backends.map((one) => one.hits);
+  for (let i = 0; i < requests; i += 1) await ask(ports.http, host, path);
+  return backends.map((one, i) => one.hits - before[i]);
+}
+
+/** The row of an endpoint on its service's page. */
+function endpointRow(page, address) {
+  return page.getByRole('region', { name: 'Endpoints' }).locator('tr', { hasText: address });
+}
+
+/** Fills in the dialog that is open, and confirms. */
+async function confirm(page, verb, { reason = '', fill = {}, span = null } = {}) {
+  const dialog = page.locator('dialog');
+  await dialog.waitFor();
+  for (const [label, value] of Object.entries(fill)) await dialog.getByLabel(label).fill(value);
+  if (span) await dialog.getByRole('radio', { name: span }).check();
+  if (reason) await dialog.getByLabel(/Reason/).fill(reason);
+  await dialog.getByText('What it touches').waitFor();
+  const button = dialog.getByRole('button', { name: verb, exact: true });
+  await until('the preview is there', () => button.isEnabled());
+  const said = await dialog.locator('.impact').innerText();
+  await button.click();
+  await dialog.waitFor({ state: 'detached' });
+  return said;
+}
+
+test('draining a backend moves its traffic, and undo brings it back', async ({ open, backends, ports }) => {
+  const all = backends.get('shop/orders');
+  const target = all[1];
+  const page = await open();
+  await page.open(ORDERS);
+  const row = endpointRow(page, target.address);
+  await until('before, it gets requests', async () => (await share(all, ports, HOSTS.shop, '/api/orders'))[1] > 0);
+  await row.getByRole('button', { name: `Drain ${target.address}` }).click();
+  const said = await confirm(page, 'Drain', { reason: 'disk is full', span: '8 hours' });
+  assert(said.includes(target.address), `the dialog says what it touches: ${said}`);
+  await row.getByText('Drained').waitFor();
+  await until('no request goes there any more', async () => (await share(all, ports, HOSTS.shop, '/api/orders'))[1] === 0);
+  const moved = await share(all, ports, HOSTS.shop, '/api/orders');
+  assert(moved[0] + moved[2] >= 60 && moved[1] === 0, `the others get them: ${moved}`);
+  await page.getByRole('heading', { name: 'Decided by people' }).waitFor();
+  const decided = await page.locator('section.card', { hasText: 'Decided by people' }).innerText();
+  assert(decided.includes('disk is full') && /7 h \d\d min left/.test(decided), `who, why and until when: ${decided}`);
+  await page.locator('.toast').getByRole('button', { name: 'Undo' }).click();
+  await row.getByText('Ready', { exact: true }).waitFor();
+  await until('requests go there again', async () => (await share(all, ports, HOSTS.shop, '/api/orders'))[1] > 0);
+  await page.open('overrides');
+  await page.getByText('Nothing is overridden').waitFor();
+  await page.locator('tr', { hasText: 'disk is full' }).first().waitFor();
+});
+
+test('a weight moves traffic in proportion', async ({ open, backends, ports }) => {
+  const all = backends.get('search/index');
+  const page = await open();
+  await page.open('services/search/index');
+  const row = endpointRow(page, all[0].address);
+  await row.getByRole('button', { name: `Weight of ${all[0].address}` }).click();
+  const dialog = page.locator('dialog');
+  await dialog.getByLabel('Weight').fill('many');
+  await dialog.getByText('The weight is a whole number').waitFor();
+  equal(await dialog.getByRole('button', { name: 'Set weight' }).isEnabled(), false, 'a weight that is none can be set');
+  await confirm(page, 'Set weight', { fill: { Weight: '18' } });
+  await until('most requests go there', async () => {
+    const hits = await share(all, ports, HOSTS.search, '/', 100);
+    return hits[0] > hits[1] + hits[2];
+  });
+  const weight = () => row.locator('.weight').innerText();
+  await until('the page shows the weight', async () => (await weight()) === '18');
+  await page.locator('.toast').getByRole('button', { name: 'Undo' }).click();
+  await until('its weight is 1 again', async () => (await weight()) === '1');
+});
+
+test('a backend added by hand serves, and removing it takes it away', async ({ open, backends, ports }) => {
+  const extra = await Backend.start('10.244.2.200', 8080, 'extra');
+  const page = await open();
+  await page.open('services/staging/frontend');
+  await page.getByRole('button', { name: 'Add backend' }).click();
+  await confirm(page, 'Add backend', { fill: { Address: extra.address, Port: '8080' } });
+  await endpointRow(page, extra.address).getByText('Added').waitFor();
+  await until('it gets requests', async () => (await share([extra], ports, HOSTS.staging, '/', 10))[0] > 0);
+  await page.locator('.toast').getByRole('button', { name: 'Undo' }).click();
+  await endpointRow(page, extra.address).waitFor({ state: 'detached' });
+  await until('it gets none', async () => (await share([extra], ports, HOSTS.staging, '/', 10))[0] === 0);
+  assert(backends.get('staging/frontend')[0].hits > 0, 'the first one still serves');
+  extra.stop();
+});
+
+test('a paused route answers 503 until it is resumed', async ({ open, ports }) => {
+  const page = await open();
+  await page.open('routes');
+  const row = page.locator('tr', { hasText: '/api/pay' });
+  await row.getByRole('button', { name: /^Pause/ }).click();
+  await confirm(page, 'Pause', { reason: 'migration' });
+  await row.getByText('Paused').waitFor();
+  const answer = await until('a maintenance answer', async () => {
+    const got = await ask(ports.http, HOSTS.shop, '/api/pay');
+    return got.status === 503 && got;
+  });
+  assert(answer.headers['retry-after'], 'it says when to come back');
+  equal((await ask(ports.http, HOSTS.shop, '/api/orders')).status < 503, true, 'another route is served');
+  await row.getByRole('button', { name: /^Resume/ }).click();
+  await confirm(page, 'Resume');
+  await until('it is served again', async () => (await ask(ports.http, HOSTS.shop, '/api/pay')).status === 200);
+  await row.getByText('Paused').waitFor({ state: 'detached' });
+});
+
+test('purging a host makes the cache ask again', async ({ open, ports }) => {
+  const once = async () => (await ask(ports.http, HOSTS.shop, '/cached/purge-me')).headers['cache-status'] ?? '';
+  await once();
+  await until('the cache has it', async () => (await once()).includes('hit'));
+  const page = await open();
+  await page.open('routes');
+  await page.getByRole('button', { name: 'Purge cache' }).click();
+  await confirm(page, 'Purge', { fill: { 'Host or URL': HOSTS.shop } });
+  await page.locator('.toast').waitFor();
+  assert(!(await once()).includes('hit'), 'it is still in the cache');
+});
+
+test('re-syncing runs from the overview and lands in the audit log', async ({ open }) => {
+  const page = await open();
+  await page.open('overview');
+  await page.getByRole('button', { name: 'Re-sync' }).click();
+  await confirm(page, 'Re-sync', { reason: 'just to be sure' });
+  await page.open('overrides');
+  await page.locator('tr', { hasText: 'just to be sure' }).waitFor();
+});
+
+test('markup in annotations and reasons stays text', async ({ open, backends }) => {
+  const address = backends.get('shop/orders')[0].address;
+  const page = await open();
+  await page.open(ORDERS);
+  await page.getByText(MARKUP, { exact: true }).waitFor();
+  await page.getByRole('button', { name: `Drain ${address}` }).click();
+  await confirm(page, 'Drain', { reason: MARKUP });
+  await page.locator('tr', { hasText: MARKUP }).first().waitFor();
+  for (const place of ['overrides', 'events', 'overview', 'map']) {
+    await page.open(place);
+    await page.waitForTimeout(300);
+  }
+  await page.open('overrides');
+  await page.locator('tr', { hasText: MARKUP }).first().waitFor();
+  equal(await page.evaluate(() => window.pwned), undefined, 'markup ran');
+  equal(await page.locator('img').count(), 0, 'images that nobody drew');
+  await page.getByRole('button', { name: /^Undo/ }).first().click();
+  await confirm(page, 'Remove');
+  await page.getByText('Nothing is overridden').waitFor();
+});
+
+test('a token that may only look sees why it cannot act', async ({ open, readToken }) => {
+  const page = await open({ token: readToken });
+  await page.open(ORDERS);
+  // It can be pressed, and then says why nothing happens.
+  await page.getByRole('button', { name: /^Drain/ }).first().click({ force: true });
+  await page.locator('.toast.err').waitFor();
+  equal(await page.locator('dialog').count(), 0, 'dialogs');
+});

@@ -1,0 +1,136 @@
+// When the agent is away, and when there is much of everything.
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { assert, equal, test, until } from './harness.mjs';
+import { ask, ingress, nodes, put, service, slice, Telaio } from './cluster.mjs';
+import { HOSTS } from './world.mjs';
+
+const MANY = 1000;
+const STREAMS = 100;
+/** Generous: a loaded machine with two cores and no graphics passes; a page that hangs does not. */
+const INTERACTIVE_MS_MAX = 6000;
+const FRAME_P95_MS_MAX = 120;
+const SEARCH_MS_MAX = 1500;
+
+test('when the agent is away the page says so, keeps what it has with its age, and comes back', async ({ open, telaio }) => {
+  const page = await open();
+  await page.open('services');
+  await page.getByText('10.96.0.11').waitFor();
+  await telaio.stop();
+  await page.locator('.banner', { hasText: 'The agent does not answer' }).waitFor();
+  await page.getByText('10.96.0.11').waitFor();
+  assert((await page.locator('.banner').innerText()).includes('old'), 'how old it is');
+  await until('it is greyed', () => page.evaluate(() => Number(getComputedStyle(document.querySelector('.view')).opacity) < 1));
+  await telaio.start();
+  await page.getByRole('button', { name: 'Try now' }).click({ timeout: 2000 }).catch(() => undefined);
+  await page.locator('.banner').waitFor({ state: 'detached' });
+  await page.locator('.view-head .live', { hasText: 'Live' }).waitFor();
+}, { allow: [/ERR_/, /Failed to fetch/, /401|429|50\d/] });
+
+/** Requests a second that one client gets through, and how long the slowest of 100 take. */
+async function pace(port, host, path, spanMs) {
+  const times = [];
+  const end = Date.now() + spanMs;
+  while (Date.now() < end) {
+    const start = performance.now();
+    await ask(port, host, path);
+    times.push(performance.now() - start);
+  }
+  times.sort((a, b) => a - b);
+  return { p50: times[times.length >> 1], p99: times[Math.floor(times.length * 0.99)], count: times.length };
+}
+
+test('a hundred open streams cost the proxy little', async ({ base, token, ports }) => {
+  await pace(ports.http, HOSTS.shop, '/', 1000);
+  const alone = await pace(ports.http, HOSTS.shop, '/', 3000);
+  const gone = new AbortController();
+  const streams = [];
+  for (let i = 0; i < STREAMS; i += 1) {
+    const response = await fetch(`${base}api/v1/events/stream`, { headers: { Authorization: `Bearer ${token}` }, signal: gone.signal });
+    equal(response.status, 200, `stream ${i}`);
+    const reader = response.body.getReader();
+    const stream = { heard: 0 };
+    streams.push(stream);
+    void (async () => {
+      for (;;) {
+        const { done } = await reader.read();
+        if (done) return;
+        stream.heard += 1;
+      }
+    })().catch(() => undefined);
+  }
+  await until('every stream hears something', () => streams.every((one) => one.heard > 1));
+  const watched = await pace(ports.http, HOSTS.shop, '/', 3000);
+  gone.abort();
+  console.log(`     requests: p50 ${alone.p50.toFixed(2)} ms, p99 ${alone.p99.toFixed(2)} ms; with ${STREAMS} streams p50 ${watched.p50.toFixed(2)} ms, p99 ${watched.p99.toFixed(2)} ms`);
+  assert(watched.p50 < alone.p50 * 2 + 1, `the median went from ${alone.p50} to ${watched.p50} ms`);
+});
+
+/** Times between frames while `pane` scrolls by `step` before each: the median, and what 95 of 100 stay below. */
+async function frames(page, pane, step) {
+  return page.evaluate(async ([selector, by]) => {
+    const box = selector ? document.querySelector(selector) : document.documentElement;
+    const times = [];
+    let last = performance.now();
+    for (let i = 0; i < 120; i += 1) {
+      box.scrollTop += by;
+      await new Promise((go) => requestAnimationFrame(go));
+      const now = performance.now();
+      times.push(now - last);
+      last = now;
+    }
+    times.sort((a, b) => a - b);
+    return { p50: times[60], p95: times[114], max: times[119] };
+  }, [pane, step]);
+}
+
+test(`${MANY} services stay usable`, async ({ open, telaio }) => {
+  const place = mkdtempSync(join(tmpdir(), 'telaio-many-'));
+  const manifests = join(place, 'manifests');
+  mkdirSync(manifests);
+  put(manifests, 'nodes.yaml', nodes());
+  for (let team = 0; team < 20; team += 1) {
+    let all = '';
+    for (let i = team; i < MANY; i += 20) {
+      const [namespace, name] = [`team-${team}`, `svc-${String(i).padStart(4, '0')}`];
+      all += service(namespace, name, `10.97.${i >> 8}.${i & 255}`) + slice(namespace, name, [1, 2, 3].map((n) => ({ address: `10.${240 + n}.${i >> 8}.${i & 255}` })));
+      if (i % 10 === team % 10) all += ingress(namespace, name, `${name}.example.com`, [['/', name]]);
+    }
+    put(manifests, `team-${team}.yaml`, all);
+  }
+  const ports = { admin: 9990, http: 8090, https: 8493, metrics: 10349, healthz: 10356 };
+  const many = new Telaio(telaio.binary, manifests, join(place, 'state'), ports, ['--backend', 'view']);
+  try {
+    await many.start();
+    const page = await open({ base: many.base, token: many.token });
+    const start = Date.now();
+    await page.open('services');
+    await page.getByText('1,000 services').first().waitFor();
+    await page.locator('tbody tr a').first().waitFor();
+    const interactive = Date.now() - start;
+    const rows = await page.locator('tbody tr').count();
+    assert(rows < 150, `${rows} rows are drawn at once`);
+    const list = await frames(page, null, 90);
+    const typed = Date.now();
+    await page.getByLabel('Search services').fill('svc-0777');
+    await until('one is left', async () => (await page.locator('tbody tr').count()) === 1);
+    const search = Date.now() - typed;
+    await page.open('map');
+    await page.locator('.vertex.k-namespace').first().waitFor();
+    await page.open('map?group=none');
+    await page.locator('.vertex.k-service').first().waitFor();
+    const drawn = await page.locator('.vertex').count();
+    assert(drawn < 400, `${drawn} vertices are drawn at once`);
+    const map = await frames(page, '.map-pane', 70);
+    await page.close();
+    console.log(`     ${MANY} services: interactive after ${interactive} ms, search ${search} ms, frames of the list p50 ${list.p50.toFixed(1)} p95 ${list.p95.toFixed(1)} ms, of the map p50 ${map.p50.toFixed(1)} p95 ${map.p95.toFixed(1)} ms`);
+    assert(interactive < INTERACTIVE_MS_MAX, `interactive only after ${interactive} ms`);
+    assert(search < SEARCH_MS_MAX, `a search took ${search} ms`);
+    assert(list.p95 < FRAME_P95_MS_MAX, `frames of the list: ${JSON.stringify(list)}`);
+    assert(map.p95 < FRAME_P95_MS_MAX, `frames of the map: ${JSON.stringify(map)}`);
+  } finally {
+    await many.stop().catch(() => undefined);
+    rmSync(place, { recursive: true });
+  }
+});

@@ -1,0 +1,315 @@
+//! A cluster as the source: served, told, handed over, with no more rights than the manifest gives.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use telaio_testkit::apiserver::{ApiServer, Resource, StreamingLists};
+use tempfile::TempDir;
+
+use super::{Answer, Echo, ask};
+use crate::support::{Agent, PATIENCE};
+
+const LEASE: (&str, &str, &str) = ("leases", "kube-system", "telaio-ingress-status");
+
+struct Cluster {
+    server: ApiServer,
+    dir: TempDir,
+}
+
+impl Cluster {
+    /// Two nodes, our class, and a service whose endpoints are these.
+    async fn start(echo: &Echo) -> Self {
+        let overrides = Resource::new("telaio.dev/v1", "overrides", "Override");
+        let server = ApiServer::builder().register(overrides).start().await.unwrap();
+        let node = |name: &str, ip: &str| {
+            json!({
+                "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+                "status": {"addresses": [{"type": "InternalIP", "address": ip}]},
+            })
+        };
+        let class = json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "IngressClass",
+            "metadata": {"name": "front"}, "spec": {"controller": "telaio.dev/ingress"},
+        });
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {"clusterIP": "None", "clusterIPs": ["None"],
+                     "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+        });
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
+        server.apply(namespace).unwrap();
+        let objects = [node("loom-a", "192.0.2.1"), node("loom-b", "192.0.2.2"), class, service];
+        server.apply_many(objects).unwrap();
+        let cluster = Self { server, dir: tempfile::tempdir().unwrap() };
+        cluster.endpoints("web-1", &echo_slice(echo, &json!({"ready": true})));
+        cluster
+    }
+
+    fn endpoints(&self, name: &str, parts: &Value) {
+        let mut slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": name, "namespace": "shop",
+                         "labels": {"kubernetes.io/service-name": "web"}},
+        });
+        slice["ports"] = parts["ports"].clone();
+        slice["endpoints"] = parts["endpoints"].clone();
+        self.server.apply(slice).unwrap();
+    }
+
+    /// An Ingress of the host's root; `created` is its age.
+    fn ingress(&self, name: &str, host: &str, created: &str, tls: Option<&str>) {
+        let mut ingress = json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
+            "metadata": {"name": name, "namespace": "shop", "creationTimestamp": created},
+            "spec": {"ingressClassName": "front", "rules": [{"host": host, "http": {"paths": [{
+                "path": "/", "pathType": "Prefix",
+                "backend": {"service": {"name": "web", "port": {"name": "http"}}},
+            }]}}]},
+        });
+        if let Some(secret) = tls {
+            ingress["spec"]["tls"] = json!([{"hosts": [host], "secretName": secret}]);
+        }
+        self.server.apply(ingress).unwrap();
+    }
+
+    fn agent(&self, node: &str) -> (Agent, std::net::SocketAddr, std::net::SocketAddr) {
+        let file = self.server.kubeconfig_file(self.dir.path()).unwrap();
+        let agent = Agent::start(&[
+            "run",
+            "--planes=ingress",
+            &format!("--node={node}"),
+            "--http-listen=127.0.0.1:0",
+            "--https-listen=127.0.0.1:0",
+            "--ingress-threads=2",
+            "--ingress-process=same",
+            &format!("--source=kube:{}", file.display()),
+        ]);
+        let listening = agent.wait_log("the ingress listens");
+        let address = |name: &str| listening[name].as_str().unwrap().parse().unwrap();
+        let (http, https) = (address("http"), address("https"));
+        agent.wait_log("the ingress serves");
+        (agent, http, https)
+    }
+
+    /// Who holds the Lease: a node's name and the process.
+    fn holder(&self) -> String {
+        let lease = self.server.get(LEASE.0, LEASE.1, LEASE.2);
+        let holder = lease.as_ref().and_then(|it| it["spec"]["holderIdentity"].as_str());
+        holder.unwrap_or_default().to_owned()
+    }
+
+    fn status(&self, name: &str) -> Value {
+        let object = self.server.get("ingresses", "shop", name).unwrap();
+        object["status"]["loadBalancer"]["ingress"].clone()
+    }
+}
+
+fn echo_slice(echo: &Echo, conditions: &Value) -> Value {
+    let endpoint = json!({"addresses": [echo.address.ip().to_string()], "conditions": conditions});
+    json!({"ports": [{"name": "http", "port": echo.address.port(), "protocol": "TCP"}], "endpoints": [endpoint]})
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "no {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    begun.elapsed()
+}
+
+fn from(answer: &Answer, name: &str) -> bool {
+    answer.backend().as_deref() == Some(name)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_two_writes_status_and_events_and_the_other_takes_over_within_15_s() {
+    let one = Echo::start_outside("one");
+    let cluster = Cluster::start(&one).await;
+    cluster.ingress("first", "a.example.com", "2026-01-01T00:00:00Z", None);
+    let (first, first_http, _) = cluster.agent("loom-a");
+    let (second, second_http, _) = cluster.agent("loom-b");
+    for http in [first_http, second_http] {
+        let answer = ask(http, "a.example.com", "/");
+        assert!(from(&answer, "one"), "{answer:?}");
+    }
+    let nodes = json!([{"ip": "192.0.2.1"}, {"ip": "192.0.2.2"}]);
+    until("status", || cluster.status("first") == nodes);
+
+    // The younger of two for the same place hears of it, once, though both agents know.
+    cluster.ingress("second", "a.example.com", "2026-02-02T00:00:00Z", None);
+    until("status", || cluster.status("second") == nodes);
+    until("event", || cluster.server.count("events") == 1);
+    for agent in [&first, &second] {
+        let warning = agent.wait_log(
+            "a.example.com/ is not served as asked for here: the older Ingress shop/first has it",
+        );
+        assert_eq!(warning["ingress"], "shop/second");
+    }
+    // A change that changes nothing for us is neither told nor written.
+    cluster.ingress("third", "b.example.com", "2026-03-03T00:00:00Z", None);
+    until("status", || cluster.status("third") == nodes);
+    assert_eq!(cluster.server.count("events"), 1);
+    assert_eq!(cluster.server.request_count("patch", "ingresses/status"), 3);
+
+    // The holder dies without a word.
+    let holder = cluster.holder();
+    let (dying, living, http) = if holder == format!("loom-a-{}", first.pid()) {
+        (first, second, second_http)
+    } else {
+        (second, first, first_http)
+    };
+    assert_eq!(holder.rsplit('-').next(), Some(&*dying.pid().to_string()));
+    dying.signal("KILL");
+    cluster.ingress("fourth", "c.example.com", "2026-04-04T00:00:00Z", None);
+    let handed_over = until("other holder", || {
+        cluster.holder().rsplit('-').next() == Some(&*living.pid().to_string())
+    });
+    assert!(handed_over < Duration::from_secs(15), "{handed_over:?}");
+    until("status of the other", || cluster.status("fourth") == nodes);
+    assert!(from(&ask(http, "c.example.com", "/"), "one"));
+    // What is right already was not written again, and what was told is the same Event.
+    assert_eq!(cluster.server.request_count("patch", "ingresses/status"), 4);
+    assert_eq!(cluster.server.count("events"), 1);
+
+    // Who is told to end gives the Lease back.
+    let (status, log) = living.end();
+    assert_eq!((status.code(), cluster.holder()), (Some(0), String::new()), "{log}");
+}
+
+fn secret(name: &str) -> Value {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["a.example.com".to_owned()]).unwrap();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    let certificate = params.self_signed(&key).unwrap();
+    let encode = |text: String| base64::Engine::encode(&base64::prelude::BASE64_STANDARD, text);
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": {"name": "cert", "namespace": "shop"},
+        "data": {"tls.crt": encode(certificate.pem()), "tls.key": encode(key.serialize_pem())},
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_are_rotated_and_endpoints_drained_while_requests_run() {
+    let (one, two) = (Echo::start_outside("one"), Echo::start_outside("two"));
+    let cluster = Cluster::start(&one).await;
+    cluster.ingress("web", "a.example.com", "2026-01-01T00:00:00Z", Some("cert"));
+    cluster.ingress("plain", "b.example.com", "2026-01-01T00:00:00Z", None);
+    cluster.server.apply(secret("first.example.com")).unwrap();
+    let (_agent, http, https) = cluster.agent("loom-a");
+    let shown = || {
+        let name = format!("a.example.com:{}:127.0.0.1", https.port());
+        let url = format!("https://a.example.com:{}/", https.port());
+        let out = std::process::Command::new("curl")
+            .args(["-skv", "--max-time", "20", "--resolve", &name, &url])
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout)
+    };
+    until("first certificate", || shown().contains("CN=first.example.com"));
+    cluster.server.apply(secret("second.example.com")).unwrap();
+    until("second certificate", || shown().contains("CN=second.example.com"));
+
+    // One that terminates finishes what it has, and gets nothing new.
+    let slow = std::thread::spawn(move || ask(http, "b.example.com", "/slow"));
+    let before = one.requests();
+    until("request at the first endpoint", || one.requests() > before);
+    let leaving = json!({"ready": false, "serving": true, "terminating": true});
+    cluster.endpoints("web-2", &echo_slice(&two, &json!({"ready": true})));
+    cluster.endpoints("web-1", &echo_slice(&one, &leaving));
+    until("the second endpoint", || from(&ask(http, "b.example.com", "/"), "two"));
+    let before = one.requests();
+    for _ in 0..20 {
+        assert!(from(&ask(http, "b.example.com", "/"), "two"));
+    }
+    assert_eq!(one.requests(), before);
+    let finished = slow.join().unwrap();
+    assert!(finished.status == 200 && from(&finished, "one"), "{finished:?}");
+    // Where nothing else is left, what still serves is used.
+    assert!(cluster.server.delete("endpointslices", "shop", "web-2"));
+    until("the first endpoint", || from(&ask(http, "b.example.com", "/"), "one"));
+    assert!(cluster.server.delete("endpointslices", "shop", "web-1"));
+    until("nobody", || ask(http, "b.example.com", "/").status == 503);
+}
+
+/// What a manifest's roles allow: verb and resource.
+fn allowed() -> BTreeSet<(String, String)> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/ingress-rbac.yaml");
+    let text = std::fs::read_to_string(path).unwrap();
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+    let mut allowed = BTreeSet::new();
+    for rule in objects.iter().filter_map(|object| object["rules"].as_array()).flatten() {
+        let words = |name: &str| {
+            let all = rule[name].as_array().unwrap().iter();
+            all.map(|word| word.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        for verb in words("verbs") {
+            for resource in words("resources") {
+                assert!(verb != "*" && resource != "*", "{rule}");
+                allowed.insert((verb.clone(), resource));
+            }
+        }
+    }
+    allowed
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_manifest_allows_is_what_the_plane_does() {
+    let one = Echo::start_outside("one");
+    let cluster = Cluster::start(&one).await;
+    cluster.server.apply(secret("any.example.com")).unwrap();
+    let edge = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "edge", "namespace": "shop"},
+        "spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"],
+                 "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+        "status": {"loadBalancer": {"ingress": [{"hostname": "lb.example.com"}]}},
+    });
+    cluster.server.apply(edge).unwrap();
+    cluster.ingress("first", "a.example.com", "2026-01-01T00:00:00Z", Some("cert"));
+    cluster.ingress("second", "a.example.com", "2026-02-02T00:00:00Z", None);
+    let file = cluster.server.kubeconfig_file(cluster.dir.path()).unwrap();
+    let start = || {
+        Agent::start(&[
+            "run",
+            "--planes=ingress",
+            "--node=loom-a",
+            "--http-listen=127.0.0.1:0",
+            "--https-listen=127.0.0.1:0",
+            "--ingress-process=same",
+            "--publish-service=shop/edge",
+            &format!("--source=kube:{}", file.display()),
+        ])
+    };
+    let agent = start();
+    let published = json!([{"hostname": "lb.example.com"}]);
+    until("status", || cluster.status("first") == published);
+    until("event", || cluster.server.count("events") == 1);
+    until("renewal", || cluster.server.request_count("update", "leases") > 0);
+    agent.end();
+    // The next one finds the Lease and tells again what still holds; older servers stream no lists.
+    cluster.server.set_streaming_lists(StreamingLists::Refused);
+    let agent = start();
+    until("event told again", || cluster.server.request_count("patch", "events") > 0);
+    agent.end();
+
+    let allowed = allowed();
+    let of_resources =
+        cluster.server.requests().into_iter().filter(|it| !it.resource.starts_with('/'));
+    let done: BTreeSet<_> = of_resources.map(|it| (it.verb, it.resource)).collect();
+    let too_much: Vec<_> = done.difference(&allowed).collect();
+    assert!(too_much.is_empty(), "done without being allowed: {too_much:?}");
+    let idle: Vec<_> = allowed.difference(&done).collect();
+    assert!(idle.is_empty(), "allowed without being needed: {idle:?}");
+    // Of secrets only the two types, of ConfigMaps only those with our label.
+    for request in cluster.server.requests() {
+        let narrowed = match request.resource.as_str() {
+            "secrets" => request.uri.contains("fieldSelector=type"),
+            "configmaps" => request.uri.contains("labelSelector=telaio.dev"),
+            _ => true,
+        };
+        assert!(narrowed, "{request:?}");
+    }
+}
