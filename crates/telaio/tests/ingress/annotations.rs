@@ -173,23 +173,25 @@ fn failures_time_outs_and_sizes_are_bounded_as_asked() {
         listener.local_addr().unwrap()
     };
     let manifests = Manifests::empty();
-    let ahead = |host: &str, pairs: &[(&str, &str)]| {
-        ingress(host.split('.').next().unwrap(), host, "/", "half", &all_annotated(pairs))
+    let (two, three) = (Echo::start("two"), Echo::start("three"));
+    let to = |service: &str, host: &str, pairs: &[(&str, &str)]| {
+        ingress(host.split('.').next().unwrap(), host, "/", service, &all_annotated(pairs))
     };
+    let again = [("proxy-next-upstream", "error http_503"), ("proxy-next-upstream-tries", "3")];
     let all = service("one", &[&one])
+        + &service("all", &[&one, &two, &three])
         + &service_at("half", &[one.address, gone])
+        + &to("all", "again.example.com", &again)
+        + &to("one", "alone.example.com", &again)
         + &ingresses(&[
             ("small.example.com", &[("proxy-body-size", "10")]),
             ("large.example.com", &[("proxy-body-size", "0")]),
             ("hasty.example.com", &[("proxy-read-timeout", "200ms")]),
-            (
-                "again.example.com",
-                &[("proxy-next-upstream", "error http_503"), ("proxy-next-upstream-tries", "3")],
-            ),
             ("once.example.com", &[("proxy-next-upstream", "off")]),
         ])
-        + &ahead("retry.example.com", &[("load-balance", "round_robin")])
-        + &ahead(
+        + &to("half", "retry.example.com", &[("load-balance", "round_robin")])
+        + &to(
+            "half",
             "noretry.example.com",
             &[("load-balance", "round_robin"), ("proxy-next-upstream-tries", "1")],
         );
@@ -204,11 +206,13 @@ fn failures_time_outs_and_sizes_are_bounded_as_asked() {
     assert_eq!(ask(plane.http, "hasty.example.com", "/").status, 200);
 
     let count = |host: &str, path: &str| {
-        let before = one.requests();
+        let asked = || one.requests() + two.requests() + three.requests();
+        let before = asked();
         let answer = ask(plane.http, host, path);
-        (answer.status, one.requests() - before)
+        (answer.status, asked() - before)
     };
     assert_eq!(count("again.example.com", "/?status=503"), (503, 3), "three tries");
+    assert_eq!(count("alone.example.com", "/?status=503"), (503, 1), "nobody else to ask");
     assert_eq!(count("once.example.com", "/?status=503"), (503, 1));
     for _ in 0..4 {
         assert_eq!(ask(plane.http, "retry.example.com", "/").status, 200);
