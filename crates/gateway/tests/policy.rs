@@ -39,7 +39,7 @@ async fn what_annotations_ask_for_is_in_the_policy_of_the_route() {
     let policy = &world.only_route().policy;
     assert_eq!(policy.timeouts.connect, seconds(7));
     assert_eq!(policy.timeouts.response_header, seconds(8));
-    assert_eq!(policy.timeouts.idle, seconds(9), "the longer of both directions");
+    assert_eq!((policy.timeouts.idle, policy.timeouts.send), (seconds(8), seconds(9)));
     let retry = &policy.retry;
     assert_eq!((retry.tries, retry.within), (4, Some(seconds(5))));
     assert!(!retry.on.connection && retry.on.timeout && retry.on.non_idempotent);

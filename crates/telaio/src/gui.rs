@@ -42,6 +42,20 @@ use crate::proxy_settings::ProxySettings;
 /// The file of the token that may do everything, in the state directory.
 pub(crate) const TOKEN_FILE: &str = "admin.token";
 
+/// Removes what the admin API keeps in a state directory: what is gone, and what could not be removed.
+pub(crate) fn remove_ours(state_dir: &Path) -> (Vec<String>, Vec<String>) {
+    let (mut gone, mut failed) = (Vec::new(), Vec::new());
+    for name in [TOKEN_FILE, "audit.log", "audit.log.1"] {
+        let path = state_dir.join(name);
+        match std::fs::remove_file(&path) {
+            Ok(()) => gone.push(path.display().to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => failed.push(format!("cannot remove {}: {error}", path.display())),
+        }
+    }
+    (gone, failed)
+}
+
 /// How services are programmed, for those who want to see it.
 #[derive(Debug, Clone)]
 pub(crate) struct Programming {
@@ -249,7 +263,7 @@ impl Agent for AdminAgent {
     }
 
     fn purge<'a>(&'a self, what: &'a Purge) -> BoxFuture<'a, Result<u64, Refusal>> {
-        async {
+        async move {
             #[cfg(unix)]
             let purged = self.purge_cache(what).await;
             #[cfg(not(unix))]

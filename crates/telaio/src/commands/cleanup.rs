@@ -39,6 +39,9 @@ pub(crate) fn cleanup(args: &CleanupArgs, out: &mut impl Write) -> Result<(), Co
         problems.extend(failed);
     }
     problems.extend(services::restore(state_dir.path()));
+    let (gone, failed) = crate::gui::remove_ours(state_dir.path());
+    removed.extend(gone);
+    problems.extend(failed);
     for what in &removed {
         writeln!(out, "removed {what}").context("cannot print")?;
     }
