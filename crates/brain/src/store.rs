@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::SystemTime;
 
 use parking_lot::RwLock;
 use telaio_model::{
@@ -50,6 +51,8 @@ pub struct ObjectDelta {
 pub struct Commit {
     /// The revision that it made.
     pub revision: Revision,
+    /// When it was made, for whoever tells how long it took from there. Nothing is decided by it.
+    pub at: SystemTime,
     /// Services that changed, with their endpoints.
     pub services: Vec<ServiceDelta>,
     /// Other objects that changed.
@@ -535,7 +538,7 @@ impl Inner {
         if services.is_empty() && objects.is_empty() {
             return false;
         }
-        self.log(Commit { revision: self.revision + 1, services, objects });
+        self.log(Commit { revision: self.revision + 1, at: SystemTime::now(), services, objects });
         true
     }
 

@@ -163,6 +163,10 @@ impl Monitor {
     }
 
     /// The figures of the pods plane's sync loop, if it runs.
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(clippy::unused_self, reason = "there is no pods plane")
+    )]
     pub(crate) fn pods_stats(&self) -> Option<SyncStats> {
         #[cfg(target_os = "linux")]
         let stats = self.pods_loop().map(SyncHandle::stats);

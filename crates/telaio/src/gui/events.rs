@@ -59,14 +59,15 @@ pub(super) async fn follow(
                 });
             }
             Ok(Ok(History::Commits(commits))) => {
-                let since = SystemTime::now();
-                let mut ids = Vec::new();
+                let mut known: usize = waiting.iter().map(|it| it.ids.len()).sum();
                 for commit in &commits {
+                    let mut ids = Vec::new();
                     tell(commit, &events, programs, &mut ids);
-                }
-                let known: usize = waiting.iter().map(|it| it.ids.len()).sum();
-                if !ids.is_empty() && known < WAITING_MAX {
-                    waiting.push(Waiting { ids, since });
+                    if !ids.is_empty() && known < WAITING_MAX {
+                        known += ids.len();
+                        // A sync may have been asked for before we come to look.
+                        waiting.push(Waiting { ids, since: commit.at });
+                    }
                 }
             }
             Err(_) => {}

@@ -79,6 +79,7 @@ impl AdminAgent {
         planes
     }
 
+    #[cfg_attr(not(unix), expect(clippy::unused_self, reason = "there is no ingress plane"))]
     fn ingress_health(&self) -> (State, String) {
         #[cfg(unix)]
         if let Some(ingress) = self.monitor.ingress() {
