@@ -32,9 +32,6 @@ const IFLA_MASTER: u16 = 10;
 const IFLA_GROUP: u16 = 27;
 const IFLA_LINKINFO: u16 = 18;
 const INFO_KIND: u16 = 1;
-const INFO_SLAVE_KIND: u16 = 4;
-const INFO_SLAVE_DATA: u16 = 5;
-const BRPORT_NO: u16 = 18;
 const IFF_UP: u32 = libc::IFF_UP as u32;
 /// `struct ifinfomsg`: family, type, the link's number, flags, mask of flags.
 const LINK_HEADER_LEN: usize = 16;
@@ -62,8 +59,6 @@ pub struct Link {
     pub mtu: u32,
     /// The bridge or the like that it hangs on.
     pub master: Option<LinkIndex>,
-    /// Its number among the ports of the bridge that it hangs on: the lowest that was free.
-    pub port_number: Option<u16>,
     /// The group of links that it is in; 0 unless somebody said otherwise.
     pub group: u32,
     /// Its hardware address, if it has one of six bytes.
@@ -255,11 +250,7 @@ pub(crate) fn link(message: &Message<'_>) -> Option<Link> {
         return None;
     }
     let attributes = message.attributes(LINK_HEADER_LEN);
-    let info = attributes.nested(IFLA_LINKINFO);
-    let kind = info.and_then(|info| info.str(INFO_KIND));
-    let as_port = info.and_then(|info| {
-        info.nested(INFO_SLAVE_DATA).filter(|_| info.str(INFO_SLAVE_KIND) == Some("bridge"))
-    });
+    let kind = attributes.nested(IFLA_LINKINFO).and_then(|info| info.str(INFO_KIND));
     Some(Link {
         index: message.body.get(4..).and_then(ne32).map(LinkIndex)?,
         name: attributes.str(IFLA_IFNAME)?.to_owned(),
@@ -267,7 +258,6 @@ pub(crate) fn link(message: &Message<'_>) -> Option<Link> {
         flags: message.body.get(8..).and_then(ne32)?,
         mtu: attributes.ne32(IFLA_MTU).unwrap_or(0),
         master: attributes.ne32(IFLA_MASTER).map(LinkIndex),
-        port_number: as_port.and_then(|port| port.ne16(BRPORT_NO)),
         group: attributes.ne32(IFLA_GROUP).unwrap_or(0),
         mac: attributes.get(IFLA_ADDRESS).and_then(|mac| Some(Mac(mac.try_into().ok()?))),
     })

@@ -29,7 +29,7 @@ use crate::bandwidth::Bandwidth;
 use crate::error::{Error, Result};
 use crate::ipam::{self, Range};
 use crate::names;
-use crate::network::{Mode, Network};
+use crate::network::Network;
 use crate::networks::ENODEV;
 use crate::port::Port;
 use crate::ports;
@@ -249,11 +249,7 @@ fn make(
         (None, None) => names::mac(&["instance", &record.host_link]),
     };
     let routes = links::Routes { is_default: wanted.is_default, more: wanted.routes };
-    record.is_routed = network.mode == Mode::Routed && state.is_full(&network.name);
     let made = links::make(network, record, netns, mac, &gateways, &routes)?;
-    if made.is_bridge_full {
-        state.set_full(&network.name, true);
-    }
     if let Some(bandwidth) = &record.bandwidth {
         crate::bandwidth::set(&record.host_link, bandwidth)?;
     }
@@ -434,9 +430,6 @@ fn forget(state: &State, key: &str, record: &Attachment) -> Result<()> {
     }
     for inet in &record.addresses {
         ipam::release(state, record, inet.address())?;
-    }
-    if !record.is_routed {
-        state.set_full(&record.network, false);
     }
     state.remove_attachment(key)
 }

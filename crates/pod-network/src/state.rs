@@ -157,21 +157,6 @@ impl State {
         self.dir.join("addresses").join(names::network_key(network))
     }
 
-    /// A hint: the bridge of a network has as many ports as it should. Were it lost, the next instance would find out.
-    fn full_hint(&self, network: &str) -> PathBuf {
-        self.addresses_dir(network).join("last-full")
-    }
-
-    pub(crate) fn is_full(&self, network: &str) -> bool {
-        self.full_hint(network).exists()
-    }
-
-    pub(crate) fn set_full(&self, network: &str, is_full: bool) {
-        let path = self.full_hint(network);
-        // See there.
-        let _ = if is_full { fs::write(path, "") } else { fs::remove_file(path) };
-    }
-
     /// Where the claims of the node's ports are.
     pub(crate) fn ports_dir(&self) -> PathBuf {
         self.dir.join("ports")

@@ -28,9 +28,6 @@ const DEFAULT_VLAN: u16 = 1;
 const ENOENT: i32 = 2;
 const EACCES: i32 = 13;
 const EPERM: i32 = 1;
-/// How many ports a bridge of ours has: what one more costs the kernel grows with them, by half of an instance's set-up for
-/// every 500. Who comes later is routed to, which costs the same however many there are.
-const BRIDGE_PORTS_MAX: u16 = 256;
 /// How many names are tried for a link. Two that hash to the same one are not expected within a life time.
 const TURNS_MAX: u32 = 4;
 
@@ -47,8 +44,6 @@ pub(super) struct Made {
     pub(super) bridge_mac: Option<Mac>,
     pub(super) host_mac: Mac,
     pub(super) mtu: u32,
-    /// The bridge has all the ports that it should have.
-    pub(super) is_bridge_full: bool,
 }
 
 /// Whether a namespace has a link of this name.
@@ -83,17 +78,16 @@ pub(super) fn make(
         name: network.bridge.clone(),
         hint: "somebody has removed it; `telaio run --planes pods` or a new network of this name makes it anew",
     })?;
-    let (host_mac, is_bridge_full) = pair(&mut kernel, network, record, netns, mac, bridge.index)?;
+    let host_mac = pair(&mut kernel, network, record, netns, mac, bridge.index)?;
     let gateway_mac = record.is_routed.then_some(host_mac);
     if record.is_routed {
         route_to(&mut kernel, record, network)?;
     }
     inside(network, record, netns, gateways, gateway_mac, routes)?;
-    let mtu = network.mtu.unwrap_or(bridge.mtu);
-    Ok(Made { bridge_mac: bridge.mac, host_mac, mtu, is_bridge_full })
+    Ok(Made { bridge_mac: bridge.mac, host_mac, mtu: network.mtu.unwrap_or(bridge.mtu) })
 }
 
-/// Makes the pair: on the bridge, or where that is full, routed to. Tells whether it is full now.
+/// Makes the pair: on the bridge, or where that is full, routed to.
 fn pair(
     kernel: &mut Rtnetlink,
     network: &Network,
@@ -101,20 +95,18 @@ fn pair(
     netns: &Netns,
     mac: Mac,
     bridge: LinkIndex,
-) -> Result<(Mac, bool)> {
+) -> Result<Mac> {
     let mut turn = 0;
-    let mut is_refused = false;
     loop {
         let host_mac = names::mac(&["link", &record.host_link]);
         let error = match try_pair(kernel, network, record, netns, (mac, host_mac), bridge) {
-            Ok(is_full) => return Ok((host_mac, is_full || is_refused)),
+            Ok(()) => return Ok(host_mac),
             Err(error) => error,
         };
         let what = format!("making the links of {}/{}", record.network, record.container);
         match error.raw_os_error() {
             Some(EXFULL) if !record.is_routed && network.mode == Mode::Routed => {
                 record.is_routed = true;
-                is_refused = true;
             }
             Some(EEXIST) if exists(netns, &record.interface)? => {
                 return Err(Error::InterfaceExists {
@@ -142,7 +134,7 @@ fn try_pair(
     netns: &Netns,
     (mac, host_mac): (Mac, Mac),
     bridge: LinkIndex,
-) -> Result<bool, NetlinkError> {
+) -> Result<(), NetlinkError> {
     let peer = PeerPlace { name: &record.interface, netns: Some(netns.as_fd()), mac: Some(mac) };
     let name = record.host_link.as_str();
     let veth = Veth {
@@ -175,13 +167,11 @@ fn try_pair(
         kernel.all([Request::Veth(veth)].into_iter().chain(on_bridge))?;
     }
     if record.is_routed || network.mode == Mode::Bridged {
-        return Ok(false);
+        return Ok(());
     }
-    let port = kernel.link(name)?;
+    let port = kernel.link(name)?.map(|link| link.index);
     let known = Attachment { mac: mac.to_string(), ..record.clone() };
-    let index = port.as_ref().map(|link| link.index);
-    kernel.all(announcement(network, &known, Some(bridge), index))?;
-    Ok(port.and_then(|link| link.port_number).is_some_and(|number| number >= BRIDGE_PORTS_MAX))
+    kernel.all(announcement(network, &known, Some(bridge), port))
 }
 
 /// Puts a port into the virtual network that it should be in, and no other.
