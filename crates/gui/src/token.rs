@@ -22,7 +22,7 @@ use crate::values::Role;
 pub const LENGTH_MIN: usize = 24;
 /// How long.
 pub const LENGTH_MAX: usize = 8192;
-/// Failures of an address within [`FAILURES_WINDOW`] before the answer is 429.
+/// Failures of an address within a minute before the answer is 429.
 pub const FAILURES_MAX: u32 = 10;
 const FAILURES_WINDOW: Duration = Duration::from_mins(1);
 /// How many addresses are remembered.

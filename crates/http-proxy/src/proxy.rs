@@ -2,7 +2,7 @@
 //!
 //! Decisions are made here and do not know the wire: [`HttpProxy::decide`] takes a [`RequestHead`](crate::RequestHead) and
 //! says what shall happen. Where both sides speak HTTP/1.1 the h1 code acts on it directly; everything
-//! else, h2 on either side, the cache, compression, goes by [`HttpProxy::forward_request`], which speaks
+//! else, h2 on either side, the cache, compression, goes by `HttpProxy::forward_request`, which speaks
 //! heads and bodies.
 
 pub(crate) mod attempts;

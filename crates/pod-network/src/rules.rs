@@ -28,7 +28,7 @@
 //! The service proxy's chains come first, at −100 and 100 after us: a service's port wins over a published one, and
 //! whoever is masqueraded here is not masqueraded again.
 //!
-//! Where the kernel has no nftables for IP the same is done by iptables; see [`iptables`](self::iptables).
+//! Where the kernel has no nftables for IP the same is done by iptables; see [`iptables`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -5,7 +5,7 @@
 //!
 //! Grants may be remembered, as long as the route says. The server may have looked at anything that
 //! the question carries, so a grant holds only for a question that is the same in everything but what
-//! is known not to say who asks ([`says_nobody`]).
+//! is known not to say who asks (`says_nobody`).
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Figures of requests for Prometheus: few enough to keep for ever.
 //!
-//! Series go by Ingress, and only [so many](SERIES_MAX) have their own; all others share one. What a worker
+//! Series go by Ingress, and only so many have their own; all others share one. What a worker
 //! counts begins anew with each worker, and a route's figures end with it: so [`HttpMetrics`] adds up what
 //! came since it last looked, and its counters never go backwards.
 
