@@ -97,6 +97,12 @@ impl Step {
         Ok((output.status.success(), text.into_owned()))
     }
 
+    /// Runs it silently; whether it succeeded, and what it wrote to standard error, where some programs report.
+    pub(crate) fn capture_errors(mut self) -> Result<(bool, String)> {
+        let output = self.command.output().with_context(|| format!("cannot run {}", self.shown))?;
+        Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
+    }
+
     /// Runs it and returns what it printed; its errors, such as progress, are shown as they come.
     pub(crate) fn run_and_keep_output(mut self) -> Result<(bool, String)> {
         self.show();

@@ -192,7 +192,7 @@ fn h2(_: &mut Run) -> Result<Outcome> {
     let limits = ["--connect-timeout", "5000", "--frame-timeout", "5000"];
     let run =
         program("httpwg").args(["--address", &port]).args(limits).args(["--", &server, &port]);
-    let (all, said) = run.capture()?;
+    let (all, said) = run.capture_errors()?;
     // Cases run beside each other, and two of them may speak on one line.
     let (passed, failed) =
         (said.matches("Test passed: ").count(), said.matches("Test failed: ").count());
