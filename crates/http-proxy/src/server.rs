@@ -17,9 +17,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
+use crate::accept::Acceptor;
 use crate::h1;
 use crate::head::{ClientInfo, Scheme};
 use crate::proxy::HttpProxy;
@@ -179,7 +180,7 @@ impl Serving {
                 connections: self.connections.clone(),
                 alive: alive.clone(),
             };
-            match TcpListener::from_std(socket) {
+            match Acceptor::new(socket) {
                 Ok(socket) => drop(tokio::spawn(accepting.run(socket))),
                 Err(error) => tracing::error!(%error, "a listening socket cannot be used"),
             }
@@ -201,7 +202,7 @@ struct Accepting {
 }
 
 impl Accepting {
-    async fn run(mut self, socket: TcpListener) {
+    async fn run(mut self, mut socket: Acceptor) {
         let local = socket.local_addr().unwrap_or_else(|_| ClientInfo::default().local);
         let connections_max = self.proxy.settings().connections_max;
         let mut stop = self.stop.clone();
