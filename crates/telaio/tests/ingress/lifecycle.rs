@@ -110,3 +110,75 @@ fn another_agent_takes_the_sockets_over_without_a_lost_connection() {
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert_eq!(second.wait().unwrap().code(), Some(0), "{}", read());
 }
+
+/// Waits until somebody has asked so often.
+fn wait_requests(one: &Echo, count: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    while one.requests() < count {
+        assert!(Instant::now() < deadline, "{} of {count} requests came", one.requests());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal(name: &str, pid: u32) {
+    assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn while_it_drains_who_waited_is_served_and_who_comes_is_refused() {
+    for process in ["same", "own"] {
+        let one = Echo::start("one");
+        let plane = Ingress::start(manifests(&one), process);
+        let http = plane.http;
+        let slow = std::thread::spawn(move || ask(http, "a.example.com", "/slower"));
+        wait_requests(&one, 1);
+        // While nobody accepts, connections wait in the kernel.
+        let pid = plane.agent.pid();
+        let serving = worker_of(pid).filter(|_| process == "own").unwrap_or(pid);
+        signal("-STOP", serving);
+        let waiting: Vec<_> = (0..20)
+            .map(|_| {
+                let mut stream = std::net::TcpStream::connect(http).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let request = b"GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n";
+                std::io::Write::write_all(&mut stream, request).unwrap();
+                stream
+            })
+            .collect();
+        signal("-TERM", pid);
+        signal("-CONT", serving);
+        for mut stream in waiting {
+            let mut answer = Vec::new();
+            std::io::Read::read_to_end(&mut stream, &mut answer).unwrap();
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(answer.starts_with("HTTP/1.1 200"), "{process}: {answer:?}");
+            assert!(answer.contains("Connection: close"), "{process}: {answer:?}");
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while std::net::TcpStream::connect(http).is_ok() {
+            assert!(Instant::now() < deadline && !slow.is_finished(), "{process}: still open");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!slow.is_finished(), "{process}: the ports closed only with the last request");
+        assert_eq!(slow.join().unwrap().status, 200, "{process}");
+    }
+}
+
+#[test]
+fn told_to_end_it_is_not_ready_and_serves_on_as_long_as_asked() {
+    let one = Echo::start("one");
+    let plane = Ingress::start_with(manifests(&one), "same", &["--drain-delay=1h"]);
+    let health = plane.agent.healthz;
+    let ready = || crate::ask(health, "localhost", "/ready");
+    assert_eq!(ready().status, 200);
+    signal("-TERM", plane.agent.pid());
+    let deadline = Instant::now() + PATIENCE;
+    while ready().status != 503 {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(ready().seen()["ending"], true);
+    assert_eq!(ask(plane.http, "a.example.com", "/").status, 200);
+    // A second signal does not wait.
+    assert_eq!(plane.agent.end().0.code(), Some(0));
+}
