@@ -27,6 +27,7 @@
 //!
 //! [`RequestHead`]: head::RequestHead
 
+mod accept;
 pub mod balance;
 pub mod body;
 pub mod cache;

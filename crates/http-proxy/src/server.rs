@@ -19,9 +19,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
+use crate::accept::Acceptor;
 use crate::h1;
 use crate::head::{ClientInfo, Scheme};
 use crate::proxy::HttpProxy;
@@ -230,7 +231,7 @@ impl Serving {
                 connections: self.connections.clone(),
                 alive: alive.clone(),
             };
-            match TcpListener::from_std(socket) {
+            match Acceptor::new(socket) {
                 Ok(socket) => drop(tokio::spawn(accepting.run(socket, listening))),
                 Err(error) => tracing::error!(%error, "a listening socket cannot be used"),
             }
@@ -253,18 +254,18 @@ struct Accepting {
 }
 
 impl Accepting {
-    async fn run(mut self, socket: TcpListener, listening: Listening) {
+    async fn run(mut self, mut socket: Acceptor, listening: Listening) {
         let local = socket.local_addr().unwrap_or_else(|_| ClientInfo::default().local);
-        self.accept(&socket, local).await;
+        self.accept(&mut socket, local).await;
         if !self.handed_over.load(Relaxed) {
-            self.close(&socket, local).await;
+            self.close(&mut socket, local).await;
         }
         drop(socket);
         drop(listening);
     }
 
     /// Accepts until we are stopped.
-    async fn accept(&mut self, socket: &TcpListener, local: SocketAddr) {
+    async fn accept(&mut self, socket: &mut Acceptor, local: SocketAddr) {
         let connections_max = self.proxy.settings().connections_max;
         let mut stop = self.stop.clone();
         let stopped = stop.wait_for(|stop| *stop);
@@ -291,7 +292,7 @@ impl Accepting {
 
     /// Serves whoever has connected, and nobody else: to close a socket resets what waits in it. The
     /// kernel keeps no more of them than the socket's backlog.
-    async fn close(&mut self, socket: &TcpListener, local: SocketAddr) {
+    async fn close(&mut self, socket: &mut Acceptor, local: SocketAddr) {
         #[cfg(target_os = "linux")]
         if let Err(error) = refuse_handshakes(socket) {
             tracing::debug!(%error, "connections that come while a socket closes may be reset");
@@ -340,7 +341,7 @@ async fn pause_after(error: &io::Error) {
 /// Lets the kernel drop what would begin a connection to a listening socket. Clients try again, and then
 /// find it closed; handshakes that have begun end.
 #[cfg(target_os = "linux")]
-fn refuse_handshakes(socket: &TcpListener) -> io::Result<()> {
+fn refuse_handshakes(socket: &Acceptor) -> io::Result<()> {
     use socket2::{SockFilter, SockRef};
     // The packet begins with the TCP header: its flags are in byte 13, and 2 is SYN.
     let filter = [
