@@ -57,6 +57,12 @@ impl Acceptor {
     }
 }
 
+impl AsFd for Acceptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 fn somebody_waits(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let mut sockets = [PollFd::new(&socket, PollFlags::IN)];
     Ok(poll(&mut sockets, Some(&Timespec::default()))? > 0)

@@ -122,10 +122,14 @@ impl Front {
             let mut stopped = stop.clone();
             first.reserve(FIRST_BYTES);
             let read = tokio::time::timeout(within, stream.read_buf(&mut first));
-            // Who has asked for nothing yet does not hold up the end.
+            let leaving = proxy.settings().timeouts.leaving;
+            // Who asks for nothing does not hold up the end for long.
             let read = tokio::select! {
                 read = read => read,
-                _ = stopped.wait_for(|stop| *stop) => return,
+                () = async {
+                    let _ = stopped.wait_for(|stop| *stop).await;
+                    tokio::time::sleep(leaving).await;
+                } => return,
             };
             if !matches!(read, Ok(Ok(count)) if count > 0) {
                 return;

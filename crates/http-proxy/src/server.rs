@@ -4,7 +4,9 @@
 //! kernel spreads connections over them, a connection stays on its thread with everything it uses,
 //! and no lock is shared on the way.
 //!
-//! [`Server::drain`] stops accepting, lets every request that runs end, and closes idle connections.
+//! [`Server::stop`] stops accepting, and [`Server::drain`] waits until every request that runs has ended.
+//! A connection that is kept alive takes one more request, whose response says that it is the last; if
+//! none comes it is closed ([`ClientTimeouts::leaving`](crate::h1::relay::ClientTimeouts::leaving)).
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -12,7 +14,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -32,6 +34,18 @@ const BACKLOG: i32 = 4_096;
 
 /// How long accepting pauses when the system has no more descriptors, or we no more places.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long handshakes that have begun may take to end before a socket that is closed for good is.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// What becomes of the listening sockets when a server stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closing {
+    /// Nobody listens after us: who has connected is served, who comes later is refused.
+    ForGood,
+    /// Others hold the sockets and go on: what waits in them is theirs.
+    HandedOver,
+}
 
 /// Serves a connection that is not plain HTTP/1.1 from its first byte: TLS, HTTP/2, PROXY protocol.
 pub trait Handler: Send + Sync + 'static {
@@ -86,6 +100,9 @@ fn listen_once(address: SocketAddr) -> io::Result<StdListener> {
 #[derive(Debug)]
 pub struct Server {
     stop: watch::Sender<bool>,
+    handed_over: Arc<AtomicBool>,
+    /// Sockets that we still accept from.
+    listening: Arc<AtomicUsize>,
     threads: Vec<JoinHandle<()>>,
     connections: Arc<AtomicUsize>,
 }
@@ -101,6 +118,7 @@ impl Server {
         let listeners = listeners.into_boxed_slice();
         let (stop, stopped) = watch::channel(false);
         let connections = Arc::clone(&proxy.stats().connections);
+        let (handed_over, listening) = (Arc::default(), Arc::new(AtomicUsize::new(0)));
         let threads = threads.max(1);
         let mut handles = Vec::with_capacity(threads);
         for number in 0..threads {
@@ -108,12 +126,14 @@ impl Server {
             for listener in &listeners {
                 let place = number % listener.sockets.len().max(1);
                 if let Some(socket) = listener.sockets.get(place) {
-                    own.push((socket.try_clone()?, listener.handler.clone()));
+                    let listening = Listening::new(&listening);
+                    own.push((socket.try_clone()?, listener.handler.clone(), listening));
                 }
             }
             let serving = Serving {
                 proxy: proxy.clone(),
                 stop: stopped.clone(),
+                handed_over: Arc::clone(&handed_over),
                 connections: connections.clone(),
                 maintains: number == 0,
             };
@@ -122,7 +142,7 @@ impl Server {
             let run = move || runtime.block_on(serving.run(own));
             handles.push(std::thread::Builder::new().name(name).spawn(run)?);
         }
-        Ok(Self { stop, threads: handles, connections })
+        Ok(Self { stop, handed_over, listening, threads: handles, connections })
     }
 
     /// How many connections of clients are open.
@@ -130,11 +150,22 @@ impl Server {
         self.connections.load(Relaxed)
     }
 
-    /// Stops accepting and waits until what runs is over, but no longer than `within`; whether all
-    /// of it was. The listening sockets of others who hold them stay open.
-    pub fn drain(self, within: Duration) -> bool {
+    /// Stops accepting. Connections end after the request that runs, or after one more.
+    pub fn stop(&self, closing: Closing) {
+        self.handed_over.store(closing == Closing::HandedOver, Relaxed);
         // Nobody listens if all threads are gone already.
         let _ = self.stop.send(true);
+    }
+
+    /// Whether sockets are still accepted from. Those of others who hold them stay open.
+    pub fn is_listening(&self) -> bool {
+        self.listening.load(Relaxed) > 0
+    }
+
+    /// Stops, if that is not done yet, and waits until what runs is over, but no longer than `within`;
+    /// whether all of it was.
+    pub fn drain(self, within: Duration) -> bool {
+        self.stop.send_replace(true);
         let end = std::time::Instant::now() + within;
         let all_done = || self.threads.iter().all(JoinHandle::is_finished);
         while !all_done() && std::time::Instant::now() < end {
@@ -148,6 +179,7 @@ impl Server {
 struct Serving {
     proxy: Arc<HttpProxy>,
     stop: Stop,
+    handed_over: Arc<AtomicBool>,
     connections: Arc<AtomicUsize>,
     /// Whether this thread looks after the upstreams.
     maintains: bool,
@@ -165,23 +197,42 @@ impl Drop for Counted {
     }
 }
 
+/// Counts a socket that is accepted from.
+struct Listening(Arc<AtomicUsize>);
+
+impl Listening {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+type Own = (StdListener, Option<Arc<dyn Handler>>, Listening);
+
 impl Serving {
-    async fn run(mut self, sockets: Vec<(StdListener, Option<Arc<dyn Handler>>)>) {
+    async fn run(mut self, sockets: Vec<Own>) {
         if self.maintains {
             tokio::spawn(self.proxy.upstreams().clone().maintain());
             tokio::spawn(self.proxy.clone().tend_cache());
         }
         let (alive, mut over) = mpsc::channel::<Infallible>(1);
-        for (socket, handler) in sockets {
+        for (socket, handler, listening) in sockets {
             let accepting = Accepting {
                 proxy: self.proxy.clone(),
                 handler,
                 stop: self.stop.clone(),
+                handed_over: Arc::clone(&self.handed_over),
                 connections: self.connections.clone(),
                 alive: alive.clone(),
             };
             match Acceptor::new(socket) {
-                Ok(socket) => drop(tokio::spawn(accepting.run(socket))),
+                Ok(socket) => drop(tokio::spawn(accepting.run(socket, listening))),
                 Err(error) => tracing::error!(%error, "a listening socket cannot be used"),
             }
         }
@@ -197,13 +248,24 @@ struct Accepting {
     proxy: Arc<HttpProxy>,
     handler: Option<Arc<dyn Handler>>,
     stop: Stop,
+    handed_over: Arc<AtomicBool>,
     connections: Arc<AtomicUsize>,
     alive: mpsc::Sender<Infallible>,
 }
 
 impl Accepting {
-    async fn run(mut self, mut socket: Acceptor) {
+    async fn run(mut self, mut socket: Acceptor, listening: Listening) {
         let local = socket.local_addr().unwrap_or_else(|_| ClientInfo::default().local);
+        self.accept(&mut socket, local).await;
+        if !self.handed_over.load(Relaxed) {
+            self.close(&mut socket, local).await;
+        }
+        drop(socket);
+        drop(listening);
+    }
+
+    /// Accepts until we are stopped.
+    async fn accept(&mut self, socket: &mut Acceptor, local: SocketAddr) {
         let connections_max = self.proxy.settings().connections_max;
         let mut stop = self.stop.clone();
         let stopped = stop.wait_for(|stop| *stop);
@@ -218,20 +280,32 @@ impl Accepting {
             }
             let accepted = tokio::select! {
                 biased;
-                accepted = socket.accept() => accepted,
                 _ = &mut stopped => return,
+                accepted = socket.accept() => accepted,
             };
             match accepted {
                 Ok((stream, peer)) => self.spawn(stream, peer, local),
-                Err(error) => {
-                    tracing::debug!(%error, "a connection could not be accepted");
-                    // A client that has gone again costs nothing; no descriptors need time.
-                    if error.kind() != io::ErrorKind::ConnectionAborted {
-                        tokio::time::sleep(PAUSE).await;
-                    }
-                }
+                Err(error) => pause_after(&error).await,
             }
         }
+    }
+
+    /// Serves whoever has connected, and nobody else: to close a socket resets what waits in it. The
+    /// kernel keeps no more of them than the socket's backlog.
+    async fn close(&mut self, socket: &mut Acceptor, local: SocketAddr) {
+        #[cfg(target_os = "linux")]
+        if let Err(error) = refuse_handshakes(socket) {
+            tracing::debug!(%error, "connections that come while a socket closes may be reset");
+        }
+        let accepting = async {
+            loop {
+                match socket.accept().await {
+                    Ok((stream, peer)) => self.spawn(stream, peer, local),
+                    Err(error) => pause_after(&error).await,
+                }
+            }
+        };
+        let _ = tokio::time::timeout(SETTLE, accepting).await;
     }
 
     fn spawn(&mut self, stream: TcpStream, peer: SocketAddr, local: SocketAddr) {
@@ -254,4 +328,27 @@ impl Accepting {
             });
         }
     }
+}
+
+/// A client that has gone again costs nothing; no descriptors need time.
+async fn pause_after(error: &io::Error) {
+    tracing::debug!(%error, "a connection could not be accepted");
+    if error.kind() != io::ErrorKind::ConnectionAborted {
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Lets the kernel drop what would begin a connection to a listening socket. Clients try again, and then
+/// find it closed; handshakes that have begun end.
+#[cfg(target_os = "linux")]
+fn refuse_handshakes(socket: &Acceptor) -> io::Result<()> {
+    use socket2::{SockFilter, SockRef};
+    // The packet begins with the TCP header: its flags are in byte 13, and 2 is SYN.
+    let filter = [
+        SockFilter::new(0x30, 0, 0, 13),       // load the byte
+        SockFilter::new(0x45, 0, 1, 2),        // is SYN set?
+        SockFilter::new(0x06, 0, 0, 0),        // then drop it
+        SockFilter::new(0x06, 0, 0, u32::MAX), // else keep all of it
+    ];
+    SockRef::from(socket).attach_filter(&filter)
 }

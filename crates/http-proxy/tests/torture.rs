@@ -153,6 +153,7 @@ async fn clients_that_drip_their_heads_are_cut_off_and_disturb_nobody() {
         timeouts: ClientTimeouts {
             head: Duration::from_millis(800),
             keep_alive: Duration::from_secs(5),
+            ..ClientTimeouts::default()
         },
         ..ProxySettings::default()
     };

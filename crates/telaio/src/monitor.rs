@@ -57,6 +57,7 @@ pub(crate) struct Monitor {
     pods: OnceLock<pods::PodsProbe>,
     sync_period: OnceLock<Duration>,
     node_leaving: AtomicBool,
+    ending: AtomicBool,
     proxy: ProxyMetrics,
     #[cfg(unix)]
     ingress: OnceLock<Arc<crate::ingress::IngressState>>,
@@ -108,6 +109,7 @@ impl Monitor {
             pods: OnceLock::new(),
             sync_period: OnceLock::new(),
             node_leaving: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             proxy: ProxyMetrics::default(),
             #[cfg(unix)]
             ingress: OnceLock::new(),
@@ -145,6 +147,16 @@ impl Monitor {
         #[cfg(not(unix))]
         let ready = true;
         ready
+    }
+
+    /// We were told to end: clients should go elsewhere.
+    pub(crate) fn set_ending(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether we were told to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
     }
 
     /// What does not change while we run.

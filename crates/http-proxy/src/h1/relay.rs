@@ -56,6 +56,8 @@ pub(crate) trait Respond {
     fn refuses(&mut self, response: &ResponseHead) -> bool;
     /// The response will go to the client: last edits.
     fn edit(&mut self, request: &RequestHead, response: &mut ResponseHead);
+    /// Whether the client's connection may take another request.
+    fn keeps(&self) -> bool;
 }
 
 /// How a relay ended.
@@ -459,7 +461,7 @@ where
         // The end of such a body can only be the end of the connection.
         self.client_stays &= !(unbounded && old_client);
         // A client that was answered before it sent all would have its rest read as a request.
-        self.client_stays &= self.request_read;
+        self.client_stays &= self.request_read && self.respond.keeps();
         let form =
             ResponseForm { chunked: self.chunked_out, keep_alive: self.client_stays, old_client };
         write::response(&mut exchange.to_client, &exchange.response, form);
@@ -587,10 +589,16 @@ pub struct ClientTimeouts {
     pub keep_alive: Duration,
     /// From a head's first byte to its last.
     pub head: Duration,
+    /// How long one that is kept alive may wait for its last request when the proxy stops.
+    pub leaving: Duration,
 }
 
 impl Default for ClientTimeouts {
     fn default() -> Self {
-        Self { keep_alive: Duration::from_secs(75), head: Duration::from_secs(15) }
+        Self {
+            keep_alive: Duration::from_secs(75),
+            head: Duration::from_secs(15),
+            leaving: Duration::from_secs(2),
+        }
     }
 }

@@ -72,7 +72,7 @@ pub(crate) fn give_back(mut exchange: Box<Exchange>) {
     });
 }
 
-/// Says when to stop: after the request that runs, or at once if none does.
+/// Says when to stop: after the request that runs, or after one more if none does.
 pub type Stop = tokio::sync::watch::Receiver<bool>;
 
 /// Ready when the proxy stops.
@@ -184,8 +184,6 @@ impl<S: Io> Connection<S> {
                     self.client.timer.set(after(Instant::now(), head_time));
                     first = false;
                 }
-            } else if *self.stop.borrow() {
-                return Waited::Over;
             }
             let idle = bytes.is_empty();
             match self.fill(limits.head_bytes_max, idle).await {
@@ -196,8 +194,9 @@ impl<S: Io> Connection<S> {
         }
     }
 
-    /// Reads more; `None` if the deadline passed, or if the proxy stops and nothing was read yet.
+    /// Reads more; `None` if the deadline passed.
     async fn fill(&mut self, room: usize, idle: bool) -> io::Result<Option<usize>> {
+        let leaving = self.proxy.settings().timeouts.leaving;
         let Client { io, buffer, timer } = &mut self.client;
         let (stop, stopped) = (&self.stop, &mut self.stopped);
         std::future::poll_fn(|cx| {
@@ -205,19 +204,17 @@ impl<S: Io> Connection<S> {
             if let Poll::Ready(outcome) = buffer.poll_fill(cx, io, room) {
                 return Poll::Ready(outcome.map(Some));
             }
-            if timer.poll_expired(cx) {
-                return Poll::Ready(Ok(None));
-            }
-            // Only idle connections end when the proxy stops.
+            // When the proxy stops, idle connections have a moment for one more request: it may be under
+            // way, and a client that was not told of the end could not know whether it was acted on.
             if idle {
-                let stopped = stopped.get_or_insert_with(|| Box::pin(until_stopped(stop.clone())));
-                if stopped.as_mut().poll(cx).is_ready() {
+                let waiting = stopped.get_or_insert_with(|| Box::pin(until_stopped(stop.clone())));
+                if waiting.as_mut().poll(cx).is_ready() {
                     // Not to be asked again.
-                    *stopped = Box::pin(std::future::ready(()));
-                    return Poll::Ready(Ok(None));
+                    *waiting = Box::pin(std::future::pending());
+                    timer.set_earlier(after(Instant::now(), leaving));
                 }
             }
-            Poll::Pending
+            if timer.poll_expired(cx) { Poll::Ready(Ok(None)) } else { Poll::Pending }
         })
         .await
     }
@@ -300,7 +297,10 @@ impl<S: Io> Connection<S> {
         reply: Reply,
     ) -> bool {
         let old = request.version == Version::HTTP_10;
-        let stays = framing.keep_alive && !reply.close && framing.body == BodyLength::None;
+        let stays = framing.keep_alive
+            && !reply.close
+            && framing.body == BodyLength::None
+            && !*self.stop.borrow();
         let head_only = request.method == Method::HEAD;
         let sent = self.send(reply, head_only, stays, old).await;
         if sent.is_ok() && !stays {
@@ -397,7 +397,7 @@ impl<S: Io> Connection<S> {
                     // The endpoint may have answered before all of the body was here.
                     self.linger(LINGER_BODY_BYTES_MAX).await;
                 }
-                return stays && !*self.stop.borrow();
+                return stays;
             }
             Err((error, begun)) => {
                 tracing::debug!(%error, source = ?error.source, "a request failed");
@@ -434,6 +434,8 @@ impl<S: Io> Connection<S> {
         let error = match answer {
             Ok(response) => {
                 let status = response.0.status;
+                let keep_alive = framing.keep_alive && !*self.stop.borrow();
+                let framing = RequestFraming { keep_alive, ..framing };
                 let sending = streamed::send(
                     &mut self.client,
                     &mut pump,
@@ -450,7 +452,7 @@ impl<S: Io> Connection<S> {
                     self.linger(LINGER_BODY_BYTES_MAX).await;
                 }
                 let stays = sent.is_ok_and(|sent| sent.stays && pump.whole);
-                return stays && !*self.stop.borrow();
+                return stays;
             }
             Err(error) => error,
         };
@@ -512,6 +514,7 @@ impl<S: Io> Connection<S> {
         );
         let mut respond = Responding {
             forwarding,
+            stop: &self.stop,
             flight: &flight,
             retry_on: state.retry_statuses(),
             answered: None,
@@ -608,6 +611,7 @@ impl Attempt {
 /// Decides about the head of a response.
 struct Responding<'a> {
     forwarding: &'a Forwarding,
+    stop: &'a Stop,
     flight: &'a Flight,
     retry_on: Option<RetryOn>,
     answered: Option<Instant>,
@@ -623,5 +627,9 @@ impl Respond for Responding<'_> {
 
     fn edit(&mut self, request: &RequestHead, response: &mut ResponseHead) {
         self.forwarding.edit_response(request, response, self.flight.peer());
+    }
+
+    fn keeps(&self) -> bool {
+        !*self.stop.borrow()
     }
 }

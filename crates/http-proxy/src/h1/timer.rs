@@ -27,6 +27,11 @@ impl Timer {
         self.at = at;
     }
 
+    /// Moves the deadline, unless it is earlier already.
+    pub(crate) fn set_earlier(&mut self, at: Instant) {
+        self.at = self.at.min(at);
+    }
+
     /// Whether the deadline has passed; if not, the task is woken then. To be asked after whatever
     /// is waited for was pending.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> bool {

@@ -62,6 +62,10 @@ pub(crate) struct IngressArgs {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) ingress_threads: Option<u16>,
 
+    /// How long to serve on when told to end, not ready any more, before the ports are closed
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0s")]
+    pub(crate) drain_delay: Duration,
+
     /// How long requests that run may take to end when we do
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
     pub(crate) drain_timeout: Duration,

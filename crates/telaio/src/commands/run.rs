@@ -99,6 +99,10 @@ pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandE
         #[cfg(unix)]
         {
             let (plane, taken_by) = (agent.ingress.take(), agent.taken_by.take());
+            if let Some(plane) = &plane {
+                // Before the state directory is free: who comes next may want the ports.
+                plane.close().await;
+            }
             drop(agent);
             // Whoever took over may go on; only requests that run are still ours.
             drop((locks, taken_by));
@@ -230,6 +234,8 @@ struct Agent {
     view: ViewOrigin,
     #[cfg(unix)]
     node: String,
+    /// How long to serve on when told to end, for load balancers to see it.
+    drain_delay: Option<Duration>,
     /// With `--once`: how long the first state may take, and when that is over.
     once: Option<(Duration, Instant)>,
     feeder: Feeder,
@@ -325,6 +331,7 @@ impl Agent {
             view,
             #[cfg(unix)]
             node,
+            drain_delay: drain_delay(args),
             once,
             feeder,
             api,
@@ -380,8 +387,10 @@ impl Agent {
         let mut handover = self.handover.take();
         #[cfg(not(unix))]
         let mut handover = None;
+        let mut leave_at = None;
         loop {
             tokio::select! {
+                () = until(leave_at) => return Ok(()),
                 link = taken_over(&mut handover) => {
                     tracing::info!("another agent took over; ending when the requests that run have");
                     self.taken_by = Some(link);
@@ -390,7 +399,14 @@ impl Agent {
                 request = requests.next() => match request {
                     Request::End(why) => {
                         tracing::info!(why, "ending; what is programmed stays");
-                        return Ok(());
+                        self.monitor.set_ending();
+                        match self.drain_delay {
+                            // A second request does not wait.
+                            Some(delay) if leave_at.is_none() => {
+                                leave_at = Some(Instant::now() + delay);
+                            }
+                            _ => return Ok(()),
+                        }
                     }
                     Request::Reload(why) => self.reload(settings, logging, why),
                 },
@@ -568,6 +584,25 @@ async fn taken_over(handover: &mut Option<Handover>) -> UnixStream {
 #[cfg(not(unix))]
 async fn taken_over(_: &mut Option<()>) {
     std::future::pending::<()>().await;
+}
+
+/// How long an ingress serves on when it is told to end.
+fn drain_delay(args: &RunArgs) -> Option<Duration> {
+    #[cfg(unix)]
+    if args.planes.contains(&Plane::Ingress) {
+        return Some(args.ingress.drain_delay).filter(|delay| !delay.is_zero());
+    }
+    #[cfg(not(unix))]
+    let _ = args;
+    None
+}
+
+/// Ends then. Without a time, never.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Ends when `--once` has waited for long enough, which it tells. Without `--once`, never.

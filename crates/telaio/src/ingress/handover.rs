@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tokio::sync::oneshot;
 
-use super::link::Sockets;
+use super::link::{HeldSockets, Sockets};
 use crate::plane::Plane;
 use crate::state_dir::{Part, StateDir};
 
@@ -57,7 +57,7 @@ pub(crate) struct Handover {
 
 impl Handover {
     /// Listens in the state directory. Who may connect is who may write there: ourselves and root.
-    pub(crate) fn listen(state_dir: &Path, sockets: Arc<Sockets>) -> Result<Self> {
+    pub(crate) fn listen(state_dir: &Path, sockets: Arc<HeldSockets>) -> Result<Self> {
         let path = state_dir.join(SOCKET);
         match std::fs::remove_file(&path) {
             Ok(()) => {}
@@ -72,13 +72,18 @@ impl Handover {
         let (tell, taken) = oneshot::channel();
         std::thread::Builder::new().name("ingress-handover".into()).spawn(move || {
             for link in listener.incoming().flatten() {
-                match hand_over(&link, &sockets) {
+                // None are left when we end.
+                let Some(taken) = sockets.begin_hand_over() else { return };
+                match hand_over(&link, &taken) {
                     Ok(()) => {
                         // Nobody may be there any more to let go.
                         let _ = tell.send(link);
                         return;
                     }
-                    Err(error) => tracing::warn!(%error, "the sockets were not handed over"),
+                    Err(error) => {
+                        sockets.keep();
+                        tracing::warn!(%error, "the sockets were not handed over");
+                    }
                 }
             }
         })?;

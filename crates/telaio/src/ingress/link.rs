@@ -6,7 +6,9 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prost::Message as _;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -37,11 +39,13 @@ pub(crate) enum Kind {
     Ask = 5,
     /// A part of its answer: JSON.
     Answer = 6,
+    /// The worker is to end: JSON, whether somebody else has the sockets.
+    End = 7,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
-        let all = [Self::Settings, Self::Op, Self::Report, Self::Ask, Self::Answer];
+        let all = [Self::Settings, Self::Op, Self::Report, Self::Ask, Self::Answer, Self::End];
         all.into_iter().find(|it| *it as u8 == byte)
     }
 }
@@ -196,6 +200,65 @@ impl Sockets {
     }
 }
 
+/// The agent's own copies of the sockets, for its workers and for who takes over, until it ends.
+#[derive(Debug)]
+pub(crate) struct HeldSockets(Mutex<Holding>);
+
+#[derive(Debug)]
+enum Holding {
+    Ours(Arc<Sockets>),
+    /// Another agent has them, or is about to.
+    HandedOver(Arc<Sockets>),
+    LetGo {
+        handed_over: bool,
+    },
+}
+
+impl HeldSockets {
+    pub(crate) fn new(sockets: Sockets) -> Self {
+        Self(Mutex::new(Holding::Ours(Arc::new(sockets))))
+    }
+
+    /// The sockets, for a worker; none once they were let go.
+    pub(crate) fn get(&self) -> Option<Arc<Sockets>> {
+        match &*self.0.lock() {
+            Holding::Ours(sockets) | Holding::HandedOver(sockets) => Some(Arc::clone(sockets)),
+            Holding::LetGo { .. } => None,
+        }
+    }
+
+    /// The sockets for who takes over: from now on they are not closed for good.
+    pub(crate) fn begin_hand_over(&self) -> Option<Arc<Sockets>> {
+        let mut holding = self.0.lock();
+        let sockets = match &*holding {
+            Holding::Ours(sockets) | Holding::HandedOver(sockets) => Arc::clone(sockets),
+            Holding::LetGo { .. } => return None,
+        };
+        *holding = Holding::HandedOver(Arc::clone(&sockets));
+        Some(sockets)
+    }
+
+    /// Nobody took them after all.
+    pub(crate) fn keep(&self) {
+        let mut holding = self.0.lock();
+        if let Holding::HandedOver(sockets) = &*holding {
+            *holding = Holding::Ours(Arc::clone(sockets));
+        }
+    }
+
+    /// Closes our copies; whether somebody else has the sockets.
+    pub(crate) fn let_go(&self) -> bool {
+        let mut holding = self.0.lock();
+        let handed_over = match &*holding {
+            Holding::Ours(_) => false,
+            Holding::HandedOver(_) => true,
+            Holding::LetGo { handed_over } => *handed_over,
+        };
+        *holding = Holding::LetGo { handed_over };
+        handed_over
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
@@ -221,6 +284,23 @@ mod tests {
         assert_eq!(&byte, b"x");
         drop(one);
         assert!(Sockets::receive(&other).is_err());
+    }
+
+    #[test]
+    fn sockets_that_somebody_takes_are_not_closed_for_good() {
+        let held = || {
+            let http = TcpListener::bind("127.0.0.1:0").unwrap();
+            HeldSockets::new(Sockets { http: vec![http], https: Vec::new() })
+        };
+        let ours = held();
+        assert!(!ours.let_go() && ours.get().is_none() && ours.begin_hand_over().is_none());
+        let taken = held();
+        assert!(taken.begin_hand_over().is_some() && taken.get().is_some());
+        assert!(taken.let_go() && taken.let_go());
+        let refused = held();
+        assert!(refused.begin_hand_over().is_some());
+        refused.keep();
+        assert!(!refused.let_go());
     }
 
     #[tokio::test]

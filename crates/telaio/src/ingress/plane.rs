@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::access_log::LogFiles;
 use super::control::{Ask, ControlError, IngressControl};
-use super::link::{self, Frame, Kind, Sockets};
+use super::link::{self, Frame, HeldSockets, Kind, Sockets};
 use super::status::Told;
 use super::view::IngressView;
 use super::worker::{self, Report, WorkerSettings};
@@ -32,6 +32,8 @@ const WELL_AFTER: Duration = Duration::from_mins(1);
 const METRICS_TIME_MAX: Duration = Duration::from_secs(3);
 /// How much longer than its requests a worker may take to end.
 const END_TIME: Duration = Duration::from_secs(2);
+/// How long it may take to close its listening sockets.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// How the ingress is, for whoever asks.
 #[derive(Debug, Default)]
@@ -39,6 +41,8 @@ pub(crate) struct IngressState {
     serving: AtomicBool,
     routes: AtomicUsize,
     restarts: AtomicU64,
+    /// The worker has closed its listening sockets.
+    closed: watch::Sender<bool>,
     control: IngressControl,
     metrics: Arc<HttpMetrics>,
 }
@@ -118,7 +122,7 @@ pub(crate) fn listen(http: SocketAddr, https: SocketAddr, threads: usize) -> Res
 #[derive(Debug)]
 pub(crate) struct IngressPlane {
     state: Arc<IngressState>,
-    sockets: Arc<Sockets>,
+    sockets: Arc<HeldSockets>,
     log_files: LogFiles,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -128,7 +132,6 @@ impl IngressPlane {
     /// Starts it. Must be called within the runtime.
     pub(crate) fn start(options: PlaneOptions, sockets: Sockets) -> Self {
         let state = Arc::new(IngressState::default());
-        let sockets = Arc::new(sockets);
         let address = |list: &[std::net::TcpListener]| {
             list.first().and_then(|it| it.local_addr().ok()).map(|it| it.to_string())
         };
@@ -138,6 +141,7 @@ impl IngressPlane {
             own_process = options.own_process,
             "the ingress listens"
         );
+        let sockets = Arc::new(HeldSockets::new(sockets));
         let (stop, stopped) = watch::channel(false);
         let log_files = options.log_files.clone();
         let keeper =
@@ -152,13 +156,22 @@ impl IngressPlane {
     }
 
     /// Its sockets, for who takes them over.
-    pub(crate) fn sockets(&self) -> &Arc<Sockets> {
+    pub(crate) fn sockets(&self) -> &Arc<HeldSockets> {
         &self.sockets
     }
 
     /// Opens the access log anew: somebody may have moved the file away.
     pub(crate) fn reopen_log(&self) {
         self.log_files.reopen();
+    }
+
+    /// Lets go of the sockets: nobody can connect any more, unless another agent has taken them over.
+    pub(crate) async fn close(&self) {
+        self.stop.send_replace(true);
+        let mut closed = self.state.closed.subscribe();
+        if tokio::time::timeout(CLOSE_TIME_MAX, closed.wait_for(|closed| *closed)).await.is_err() {
+            tracing::warn!("the ingress worker did not close its sockets in time");
+        }
     }
 
     /// Lets requests that run end. Nothing new is taken.
@@ -173,7 +186,7 @@ impl IngressPlane {
 struct Keeper {
     options: PlaneOptions,
     state: Arc<IngressState>,
-    sockets: Arc<Sockets>,
+    sockets: Arc<HeldSockets>,
     stopped: watch::Receiver<bool>,
 }
 
@@ -206,6 +219,8 @@ impl Keeper {
             }
             pause = (pause * 2).min(RESTART_PAUSES.1);
         }
+        // Whoever waits for that need not any more: no worker is left.
+        self.state.closed.send_replace(true);
         self.options.told.end().await;
     }
 
@@ -214,8 +229,10 @@ impl Keeper {
         let (ours, theirs) = StdUnixStream::pair()?;
         let ended =
             if self.options.own_process { start_process(theirs)? } else { start_thread(theirs)? };
+        let Some(sockets) = self.sockets.get() else { return Ok("not begun".to_owned()) };
         // A few bytes into an empty socket: it cannot block.
-        self.sockets.send(&ours)?;
+        sockets.send(&ours)?;
+        drop(sockets);
         link::send_descriptor(&ours, self.options.log_files.attach()?.as_fd())?;
         ours.set_nonblocking(true)?;
         let link = UnixStream::from_std(ours)?;
@@ -257,12 +274,21 @@ impl Keeper {
             }
             Ok(())
         };
-        tokio::select! {
+        let ended = tokio::select! {
             fed = feeding => fed,
             failed = pass_questions(asked, &output) => failed,
             _ = &mut reading => Ok(()),
             _ = stopped.wait_for(|stop| *stop) => Ok(()),
+        };
+        if *self.stopped.borrow() {
+            let end = Frame::json(Kind::End, &self.sockets.let_go())?;
+            let mut output = output.into_inner();
+            // Should a frame have been cut, the worker cannot read this, and lets go of the sockets as if
+            // another agent had them: that is never wrong.
+            link::write(&mut output, &end).await?;
+            output.flush().await?;
         }
+        ended
     }
 }
 
@@ -304,7 +330,7 @@ async fn read_reports(
                 }
                 continue;
             }
-            Kind::Settings | Kind::Op | Kind::Ask => continue,
+            Kind::Settings | Kind::Op | Kind::Ask | Kind::End => continue,
         }
         match frame.read_json() {
             Ok(Report::Serving) => {
@@ -315,6 +341,7 @@ async fn read_reports(
                 state.routes.store(routes, Ordering::Relaxed);
                 told.report(&warnings, &ours);
             }
+            Ok(Report::Closed) => drop(state.closed.send_replace(true)),
             Ok(Report::Failed(why)) => tracing::error!(why, "the ingress cannot serve"),
             Err(error) => tracing::warn!(%error, "a report of the ingress worker cannot be read"),
         }

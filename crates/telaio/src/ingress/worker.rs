@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -18,7 +19,7 @@ use telaio_gateway::{
 use telaio_http_proxy::filter::client::Client;
 use telaio_http_proxy::front::{Front, FrontHandler};
 use telaio_http_proxy::proxy_protocol::Trust;
-use telaio_http_proxy::server::{Handler, Listener, Server};
+use telaio_http_proxy::server::{Closing, Handler, Listener, Server};
 use telaio_http_proxy::table::TableChange;
 use telaio_http_proxy::tls::upstream::Verify;
 use telaio_http_proxy::tls::{CertificateStore, TlsAcceptor, TlsLimits};
@@ -45,6 +46,8 @@ const REPORTS_MAX: usize = 256;
 const PAGES_WAITING_MAX: usize = 4;
 /// How long lines and spans that wait may take to be written at the end.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
+/// How often it is looked whether the sockets are closed, and how long that may take.
+const CLOSE_PAUSES: (Duration, u32) = (Duration::from_millis(5), 400);
 
 /// How a worker is to work.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -94,6 +97,8 @@ pub(crate) enum Report {
         warnings: BTreeMap<String, Vec<(String, String)>>,
         ours: BTreeMap<String, bool>,
     },
+    /// Its listening sockets are closed; requests may still run.
+    Closed,
     /// It cannot work.
     Failed(String),
 }
@@ -222,6 +227,7 @@ async fn serve(
     let (listener, events) = EventListener::new();
     let processing = tokio::spawn(IngressProcessor::new(gateway, events, sink).process_events());
     let (threads, trust) = (settings.threads, Trust::new(settings.proxy_protocol.clone()));
+    let closed = reports.clone();
     let starting = tokio::spawn(async move {
         // Connections wait in the sockets until there are routes to serve them by.
         loaded.await.ok()?;
@@ -238,9 +244,21 @@ async fn serve(
         }
     });
     // Ends with the link, or when it says stop.
-    let _ = listener.start_listening(LinkView { input, desk }).await;
+    let for_good = Arc::new(AtomicBool::new(false));
+    let view = LinkView { input, desk, for_good: Arc::clone(&for_good) };
+    let _ = listener.start_listening(view).await;
     processing.abort();
     if let Ok(Some(server)) = starting.await {
+        // Unless we were told that nobody else has the sockets, others may.
+        let for_good = for_good.load(Ordering::Relaxed);
+        server.stop(if for_good { Closing::ForGood } else { Closing::HandedOver });
+        for _ in 0..CLOSE_PAUSES.1 {
+            if !server.is_listening() {
+                break;
+            }
+            tokio::time::sleep(CLOSE_PAUSES.0).await;
+        }
+        let _ = closed.send(Report::Closed).await;
         tracing::info!(connections = server.connections(), "requests that run may end");
         let drained = tokio::task::spawn_blocking(move || server.drain(settings.drain)).await;
         if !matches!(drained, Ok(true)) {
@@ -287,6 +305,8 @@ fn listeners(sockets: Sockets, acceptor: &Arc<TlsAcceptor>, trust: &Trust) -> Ve
 struct LinkView<R> {
     input: R,
     desk: Desk,
+    /// We were told to end, and that nobody else has the sockets.
+    for_good: Arc<AtomicBool>,
 }
 
 impl<R: AsyncRead + Unpin + Send> View for LinkView<R> {
@@ -319,6 +339,11 @@ impl<R: AsyncRead + Unpin + Send> View for LinkView<R> {
                     Ok(ask) => self.desk.ask(ask),
                     Err(error) => tracing::warn!(%error, "a question cannot be read"),
                 },
+                Kind::End => {
+                    let handed_over = frame.read_json().unwrap_or(true);
+                    self.for_good.store(!handed_over, Ordering::Relaxed);
+                    return None;
+                }
                 Kind::Settings | Kind::Report | Kind::Answer => {}
             }
         }

@@ -58,17 +58,20 @@ async fn livez(State(monitor): State<Arc<Monitor>>) -> Response {
     answer(&monitor, Probe::Livez, health.is_live(), None, &health)
 }
 
-/// Whether clients may be sent here: all of `/healthz`, and the first routes of an ingress are loaded.
+/// Whether clients may be sent here: all of `/healthz`, the first routes of an ingress are loaded, and we
+/// were not told to end.
 async fn ready(State(monitor): State<Arc<Monitor>>) -> Response {
     let health = monitor.health();
     let ingress_ready = monitor.ingress_ready();
-    let ready = health.is_healthy() && ingress_ready;
+    let ending = monitor.is_ending();
+    let ready = health.is_healthy() && ingress_ready && !ending;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let answer = serde_json::json!({
         "ready": ready,
         "synced": health.synced,
         "ingress_ready": ingress_ready,
         "node_leaving": health.node_leaving,
+        "ending": ending,
     });
     super::json(status, &answer)
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// A backend on loopback. A path that begins with `/slow` is answered after a second. Of the query,
+/// A backend on loopback. A path that begins with `/slow` is answered after a second, one with
+/// `/slower` after five. Of the query,
 /// `status=` is the answer's status, `max-age=` makes it fresh for so long, and `size=` its text so long.
 /// The field `X-Echo-Status` is a status, too.
 pub(crate) struct Echo {
@@ -99,7 +100,8 @@ fn serve(stream: &TcpStream, name: &str, count: &AtomicUsize, told: &Seen) -> st
         let sent = String::from_utf8_lossy(&sent).into_owned();
         count.fetch_add(1, Ordering::Relaxed);
         if path.starts_with("/slow") {
-            std::thread::sleep(Duration::from_secs(1));
+            let seconds = if path.starts_with("/slower") { 5 } else { 1 };
+            std::thread::sleep(Duration::from_secs(seconds));
         }
         let asked = |name: &str| {
             let query = path.split_once('?').map_or("", |(_, query)| query);

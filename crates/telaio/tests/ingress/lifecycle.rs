@@ -110,3 +110,158 @@ fn another_agent_takes_the_sockets_over_without_a_lost_connection() {
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert_eq!(second.wait().unwrap().code(), Some(0), "{}", read());
 }
+
+/// Waits until somebody has asked so often.
+fn wait_requests(one: &Echo, count: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    while one.requests() < count {
+        assert!(Instant::now() < deadline, "{} of {count} requests came", one.requests());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal(name: &str, pid: u32) {
+    assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn while_it_drains_who_waited_is_served_and_who_comes_is_refused() {
+    for process in ["same", "own"] {
+        let one = Echo::start("one");
+        let plane = Ingress::start(manifests(&one), process);
+        let http = plane.http;
+        let slow = std::thread::spawn(move || ask(http, "a.example.com", "/slower"));
+        wait_requests(&one, 1);
+        // While nobody accepts, connections wait in the kernel.
+        let pid = plane.agent.pid();
+        let serving = worker_of(pid).filter(|_| process == "own").unwrap_or(pid);
+        signal("-STOP", serving);
+        let waiting: Vec<_> = (0..20)
+            .map(|_| {
+                let mut stream = std::net::TcpStream::connect(http).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let request = b"GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n";
+                std::io::Write::write_all(&mut stream, request).unwrap();
+                stream
+            })
+            .collect();
+        signal("-TERM", pid);
+        signal("-CONT", serving);
+        for mut stream in waiting {
+            let mut answer = Vec::new();
+            std::io::Read::read_to_end(&mut stream, &mut answer).unwrap();
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(answer.starts_with("HTTP/1.1 200"), "{process}: {answer:?}");
+            assert!(answer.contains("Connection: close"), "{process}: {answer:?}");
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while std::net::TcpStream::connect(http).is_ok() {
+            assert!(Instant::now() < deadline && !slow.is_finished(), "{process}: still open");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!slow.is_finished(), "{process}: the ports closed only with the last request");
+        assert_eq!(slow.join().unwrap().status, 200, "{process}");
+    }
+}
+
+#[test]
+fn told_to_end_it_is_not_ready_and_serves_on_as_long_as_asked() {
+    let one = Echo::start("one");
+    let plane = Ingress::start_with(manifests(&one), "same", &["--drain-delay=1h"]);
+    let health = plane.agent.healthz;
+    let ready = || crate::ask(health, "localhost", "/ready");
+    assert_eq!(ready().status, 200);
+    signal("-TERM", plane.agent.pid());
+    let deadline = Instant::now() + PATIENCE;
+    while ready().status != 503 {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(ready().seen()["ending"], true);
+    assert_eq!(ask(plane.http, "a.example.com", "/").status, 200);
+    // A second signal does not wait.
+    assert_eq!(plane.agent.end().0.code(), Some(0));
+}
+
+#[test]
+fn requests_on_kept_connections_survive_one_agent_after_another() {
+    use std::io::{Read as _, Write as _};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    const AGENTS: usize = 5;
+    const CLIENTS: usize = 8;
+    let one = Echo::start("one");
+    let first = Ingress::start(manifests(&one), "same");
+    let (http, stop) = (first.http, std::sync::Arc::new(AtomicBool::new(false)));
+    // POSTs must not be sent twice, so a client only opens another connection when it was told to.
+    let post = move |stop: &AtomicBool| {
+        let (mut kept, mut count) = (None, 0);
+        while !stop.load(Ordering::Relaxed) {
+            let mut stream = kept.take().unwrap_or_else(|| {
+                let stream = std::net::TcpStream::connect(http).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream
+            });
+            let request = b"POST / HTTP/1.1\r\nHost: a.example.com\r\nContent-Length: 1\r\n\r\nx";
+            stream.write_all(request).unwrap();
+            let mut answer = Vec::new();
+            let whole = |answer: &[u8]| {
+                let text = String::from_utf8_lossy(answer).to_ascii_lowercase();
+                let (head, body) = text.split_once("\r\n\r\n")?;
+                let length = head.split("content-length: ").nth(1)?.split("\r\n").next()?;
+                (body.len() >= length.parse().ok()?).then(|| head.contains("connection: close"))
+            };
+            let closes = loop {
+                if let Some(closes) = whole(&answer) {
+                    break closes;
+                }
+                let mut piece = [0; 4096];
+                let count = stream.read(&mut piece).unwrap();
+                assert!(count > 0, "closed without an answer: {answer:?}");
+                answer.extend_from_slice(&piece[..count]);
+            };
+            assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+            count += 1;
+            kept = Some(stream).filter(|_| !closes);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        count
+    };
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let stop = std::sync::Arc::clone(&stop);
+            std::thread::spawn(move || post(&stop))
+        })
+        .collect();
+    let state = first.agent.state.path().to_owned();
+    let mut agents = Vec::new();
+    for _ in 0..AGENTS {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let agent = crate::support::telaio()
+            .args(["run", "--planes=ingress", "--node=loom-a", "--ingress-process=same"])
+            .args(["--http-listen=127.0.0.1:0", "--https-listen=127.0.0.1:0", "--log-format=json"])
+            .args(["--admin-listen=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"])
+            .arg("--healthz-bind-address=127.0.0.1:0")
+            .arg(format!("--state-dir={}", state.display()))
+            .arg(first.manifests.source())
+            .stderr(log.reopen().unwrap())
+            .spawn()
+            .unwrap();
+        agents.push(agent);
+        let deadline = Instant::now() + PATIENCE;
+        let read = || std::fs::read_to_string(log.path()).unwrap();
+        while !read().contains("the ingress serves") {
+            assert!(Instant::now() < deadline, "{}", read());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    stop.store(true, Ordering::Relaxed);
+    let counts: Vec<usize> = clients.into_iter().map(|it| it.join().unwrap()).collect();
+    assert!(counts.iter().all(|count| *count > AGENTS), "{counts:?}");
+    assert_eq!(one.requests(), counts.iter().sum::<usize>(), "each came once");
+    signal("-TERM", agents[AGENTS - 1].id());
+    for mut agent in agents {
+        assert_eq!(agent.wait().unwrap().code(), Some(0));
+    }
+}
