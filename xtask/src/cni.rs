@@ -3,10 +3,11 @@
 //! A plugin is started for every pod, and by runtimes whose system is not ours: so it needs no library of the machine.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::exec::{cargo, target_directory};
+use crate::exec::{cargo, program, target_directory};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Large enough for what it does, small enough to be read at every start.
@@ -35,8 +36,22 @@ pub(crate) fn run(mut args: impl Iterator<Item = String>) -> Result<bool> {
     if bytes.len() as u64 > BYTES_MAX {
         bail!("{} has {} KiB, more than {}", path.display(), bytes.len() >> 10, BYTES_MAX >> 10);
     }
+    check_answer(&path)?;
     println!("{} ({} KiB, static)", path.display(), bytes.len() >> 10);
     Ok(true)
+}
+
+/// It runs, and says which versions it speaks.
+fn check_answer(path: &Path) -> Result<()> {
+    let ask = format!("echo '{{\"cniVersion\":\"1.1.0\"}}' | '{}'", path.display());
+    let (is_ok, said) =
+        program("sh").args(["-c", ask.as_str()]).env("CNI_COMMAND", "VERSION").capture()?;
+    for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
+        if !is_ok || !said.contains(&format!("\"{version}\"")) {
+            bail!("{} does not say that it speaks {version}: {said}", path.display());
+        }
+    }
+    Ok(())
 }
 
 /// Whether an ELF program of 64 bits asks for another one to load its libraries.

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::exec::{cargo, program, root, target_directory};
-use crate::{cache as http_cache, install, page as web_page, windows as for_windows};
+use crate::{
+    cache as http_cache, cni as plugin, install, page as web_page, windows as for_windows,
+};
 
 /// How long `--long` fuzzes each target.
 const FUZZ_S_PER_TARGET: u32 = 300;
@@ -47,6 +49,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "deny", long_only: false, run: deny },
     Suite { name: "advisories", long_only: false, run: advisories },
     Suite { name: "tests", long_only: false, run: tests },
+    Suite { name: "cni", long_only: false, run: cni },
     Suite { name: "cache", long_only: false, run: cache },
     Suite { name: "h2", long_only: false, run: h2 },
     Suite { name: "page", long_only: false, run: page },
@@ -172,6 +175,11 @@ fn tests(run: &mut Run) -> Result<Outcome> {
         nextest.run_and_find(|line| line.trim_start().starts_with("Summary ["))?;
     run.summary = summary;
     Ok(Outcome::of(passed))
+}
+
+/// The CNI plugin as nodes get it: static, small, and it answers.
+fn cni(_: &mut Run) -> Result<Outcome> {
+    plugin::run(std::iter::empty()).map(Outcome::of)
 }
 
 /// The public HTTP cache test-suite.

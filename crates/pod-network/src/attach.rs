@@ -335,7 +335,10 @@ pub(crate) fn detach(state: &State, key: &str, record: Option<Attachment>) -> Re
     let Some(record) = record else { return state.remove_attachment(key) };
     let record = with_claims(state, record)?;
     let mut errors = Vec::new();
-    errors.extend(unpublish(state, std::slice::from_ref(&record)).err());
+    // Whoever closes a connection to nftables waits until what was deleted is gone for good. The removal of the link takes
+    // longer than that, so it stays open until then.
+    let mut rules = Rules::open()?;
+    errors.extend(unpublish(state, &mut rules, std::slice::from_ref(&record)).err());
     errors.extend(links::forget_neighbours(state, std::iter::once(&record)).err());
     if !record.is_chained {
         errors.extend(links::remove(&record.host_link).err());
@@ -368,7 +371,8 @@ pub(crate) fn detach_many(state: &State, records: Vec<(String, Option<Attachment
         return Error::all(errors);
     }
     let all: Vec<Attachment> = doomed.iter().map(|(_, it)| it).cloned().collect();
-    let unpublished = unpublish(state, &all);
+    let mut rules = Rules::open()?;
+    let unpublished = unpublish(state, &mut rules, &all);
     errors.extend(links::forget_neighbours(state, doomed.iter().map(|(_, it)| it)).err());
     let limiting = doomed.iter().filter(|(_, record)| record.bandwidth.is_some());
     let limiting: Vec<String> =
@@ -401,8 +405,8 @@ pub(crate) fn remove_links<'a>(names: impl Iterator<Item = &'a str> + Clone) -> 
     kernel.all_but(&[ENODEV], [Request::DeleteGroup(DOOMED_GROUP)]).map_err(doing())
 }
 
-fn unpublish(state: &State, records: &[Attachment]) -> Result<()> {
-    Rules::open()?.unpublish(state, records)?;
+fn unpublish(state: &State, rules: &mut Rules, records: &[Attachment]) -> Result<()> {
+    rules.unpublish(state, records)?;
     ports::forget_flows(records)
 }
 

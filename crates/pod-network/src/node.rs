@@ -239,7 +239,29 @@ pub fn setup_iptables(request: SetupIptablesRequest) -> Result<()> {
     Host::default().setup_iptables(&request)
 }
 
-/// Tells this node of others, many at a time; see [`new_node_in_cluster`] and the example at [`setup_iptables`].
+/// Tells this node of others, many at a time; see [`new_node_in_cluster`]. Those that are known already are no fault.
+///
+/// ```
+/// # let _machine = telaio_testkit::machine::become_one().unwrap();
+/// # use telaio_pod_network::node::{SetupNodeRequest, setup_node};
+/// use std::net::Ipv4Addr;
+///
+/// use cidr::Ipv4Inet;
+/// use telaio_pod_network::Host;
+/// use telaio_pod_network::node::{NodeIp, NodeRequest, add_other_nodes};
+/// # let own = Ipv4Inet::new(Ipv4Addr::new(10, 0, 0, 1), 24).unwrap();
+/// # setup_node(SetupNodeRequest::new("this", own, Vec::new())).unwrap();
+///
+/// let others = [2, 3].map(|number| {
+///     let cluster_ip = Ipv4Inet::new(Ipv4Addr::new(10, 0, number, 1), 24).unwrap();
+///     let external_ip = Ipv4Addr::new(192, 168, 77, number + 1);
+///     NodeRequest::new(format!("node{number}"), NodeIp::new(cluster_ip, external_ip))
+/// });
+/// for _ in 0..2 {
+///     add_other_nodes(others.to_vec()).unwrap();
+/// }
+/// assert_eq!(Host::default().other_nodes().unwrap().len(), 2);
+/// ```
 pub fn add_other_nodes(nodes: Vec<NodeRequest>) -> Result<()> {
     Host::default().add_other_nodes(nodes)
 }

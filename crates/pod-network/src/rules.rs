@@ -81,8 +81,9 @@ const PORTS_MAX: u32 = 1 << 15;
 const CLUSTER_MAX: u32 = 1 << 14;
 /// Room for pairs of networks.
 const REACH_MAX: u32 = 1 << 13;
-/// How many addresses instances can have, per family.
-const SOURCES_MAX: u32 = 1 << 17;
+/// How many addresses instances can have, per family. The kernel makes room for all of them when the table is made, and walks
+/// that room whenever it is emptied.
+const SOURCES_MAX: u32 = 1 << 15;
 /// The longest name of a link, with its final zero.
 const LINK_NAME_BYTES: usize = 16;
 
@@ -183,7 +184,8 @@ impl Rules {
         match self.write_tables(&cluster, &instances) {
             Err(error) if is_missing(&error) => {
                 // What bridges have is theirs alone.
-                let mut frames = frames_with(&cluster, &instances);
+                let is_new = self.is_new(Family::Bridge);
+                let mut frames = frames_with(&cluster, &instances, is_new);
                 match self.nftables.commit(&mut [&mut frames]) {
                     Err(error) if is_missing(&error) => {}
                     outcome => outcome.map_err(Error::kernel("writing the rules of bridges"))?,
@@ -201,11 +203,12 @@ impl Rules {
     ) -> std::result::Result<(), NetlinkError> {
         let mut batches = FAMILIES.map(|family| networks_batch(family, cluster));
         for (batch, family) in batches.iter_mut().zip(FAMILIES) {
-            self.remove_old_sets(batch, family, cluster)?;
-            fill(batch, instances);
+            let is_new = self.remove_old_sets(batch, family, cluster)?;
+            fill(batch, instances, is_new);
         }
         let [v4, v6] = &mut batches;
-        let mut frames = frames_with(cluster, instances);
+        let is_new = self.is_new(Family::Bridge);
+        let mut frames = frames_with(cluster, instances, is_new);
         let mut outcome = self.nftables.commit(&mut [v4, v6, &mut frames]);
         if outcome.as_ref().is_err_and(is_missing) {
             outcome = self.nftables.commit(&mut [v4, v6]);
@@ -220,13 +223,21 @@ impl Rules {
         outcome
     }
 
-    /// Removes sets of other nodes' networks that are no longer needed.
+    /// Whether there is no table of a family yet, so that nothing can be in its sets.
+    fn is_new(&mut self, family: Family) -> bool {
+        match self.nftables.sets(family, TABLE) {
+            Ok(sets) => sets.is_empty(),
+            Err(error) => error.raw_os_error() == Some(ENOENT),
+        }
+    }
+
+    /// Removes sets of other nodes' networks that are no longer needed. Whether there are no sets yet at all.
     fn remove_old_sets(
         &mut self,
         batch: &mut Batch,
         family: Family,
         cluster: &Cluster<'_>,
-    ) -> std::result::Result<(), NetlinkError> {
+    ) -> std::result::Result<bool, NetlinkError> {
         let sets = match self.nftables.sets(family, TABLE) {
             // There is no table yet.
             Err(error) if error.raw_os_error() == Some(ENOENT) || is_missing(&error) => Vec::new(),
@@ -234,12 +245,13 @@ impl Rules {
         };
         let lengths = cluster.lengths(family);
         let is_kept = |name: &str| lengths.iter().any(|length| cluster_set(*length) == name);
+        let is_new = sets.is_empty();
         for set in sets {
             if set.name.starts_with(CLUSTER_PREFIX) && !is_kept(&set.name) {
                 batch.delete_set(&set.name);
             }
         }
-        Ok(())
+        Ok(is_new)
     }
 
     /// Adds an instance: its addresses and its published ports, all or none.
@@ -370,17 +382,20 @@ fn is_missing(error: &NetlinkError) -> bool {
     error.raw_os_error().is_some_and(|number| MISSING.contains(&number))
 }
 
-fn frames_with(cluster: &Cluster<'_>, instances: &[Attachment]) -> Batch {
+fn frames_with(cluster: &Cluster<'_>, instances: &[Attachment], is_new: bool) -> Batch {
     let mut batch = frames_batch(cluster.networks);
-    fill(&mut batch, instances);
+    fill(&mut batch, instances, is_new);
     batch
 }
 
-/// Has a table's maps hold the elements of these instances, and no others.
-fn fill(batch: &mut Batch, instances: &[Attachment]) {
+/// Has a table's maps hold the elements of these instances, and no others. To empty a map the kernel walks all of its room, so
+/// one that is new is left alone.
+fn fill(batch: &mut Batch, instances: &[Attachment], is_new: bool) {
     let family = batch.family();
     for map in PLACES.iter().filter(|(of, _)| *of == family).flat_map(|(_, maps)| *maps) {
-        batch.flush_set(map);
+        if !is_new {
+            batch.flush_set(map);
+        }
     }
     // Sorted by map, so that they share messages.
     let mut entries: Vec<Entry> = instances.iter().flat_map(entries).collect();

@@ -37,8 +37,8 @@ fn main() {
     let first = sizes(&plugin);
     let floor = floor_figures(&floor);
     let reference = reference_figures();
-    table_of_calls(&first, &floor, &reference);
-    table_of_sizes(&first);
+    table_of_calls(&first, &floor[0], &reference);
+    table_of_sizes(&first, &floor);
     throughput::table();
 }
 
@@ -103,23 +103,42 @@ fn sizes(program: &Path) -> Sizes {
     })
 }
 
-/// The least that an ADD can cost.
-fn floor_figures(program: &Path) -> Cost {
-    const COUNT: usize = 200;
-    let machine = machine(COUNT + 1);
+/// The least that an ADD can cost, by how many instances there are: what grows here is the kernel's part.
+fn floor_figures(program: &Path) -> Vec<Cost> {
+    let machine = machine(MANY + 2);
     let plugin = env!("CARGO_BIN_EXE_telaio-cni");
     let (plugin, program) = (PathBuf::from(plugin), program.to_owned());
     machine.run(move || {
         // The bridge and the tables.
-        Plugin { program: plugin, config: config() }.call("ADD", COUNT + 1, 29_999);
-        let costs = (1..=COUNT).map(|number| {
+        Plugin { program: plugin, config: config() }.call("ADD", MANY + 2, 29_999);
+        let add = |number: usize| {
             let mut command = Command::new(&program);
+            let (high, low) = (1 + number / 250, 1 + number % 250);
             command
                 .args([format!("/run/netns/m{number}"), format!("floor{number}")])
-                .args([format!("10.88.1.{number}"), (30_000 + number).to_string()]);
+                .args([format!("10.88.{high}.{low}"), (30_000 + number).to_string()]);
             call::run_measured(&mut command, &json!(null))
-        });
-        middle_cost(costs.collect::<Vec<_>>().into_iter())
+        };
+        let remove = |number: usize| {
+            let port = 30_000 + number;
+            let line = format!(
+                "ip link del floor{number} && nft delete element ip telaio-pods any-ports '{{ tcp . {port} }}'"
+            );
+            assert!(Command::new("sh").args(["-c", &line]).status().unwrap().success());
+        };
+        let mut found = Vec::new();
+        for number in 1..=MANY {
+            add(number);
+            if SIZES.contains(&number) {
+                let costs = (0..WINDOW).map(|_| {
+                    let cost = add(number + 1);
+                    remove(number + 1);
+                    cost
+                });
+                found.push(middle_cost(costs.collect::<Vec<_>>().into_iter()));
+            }
+        }
+        found
     })
 }
 
@@ -193,15 +212,16 @@ fn table_of_calls(ours: &Sizes, floor: &Cost, reference: &[Cost; 2]) {
     );
 }
 
-fn table_of_sizes(ours: &Sizes) {
+fn table_of_sizes(ours: &Sizes, floor: &[Cost]) {
     println!(
-        "| instances on the bridge | ADD wall | ADD CPU | DEL wall | DEL CPU |\n|---|---|---|---|---|"
+        "| instances on the bridge | ADD wall | ADD CPU | floor's CPU | DEL wall | DEL CPU |\n|---|---|---|---|---|---|"
     );
-    for ((count, add), (_, delete)) in ours.add.iter().zip(&ours.delete) {
+    for (((count, add), (_, delete)), floor) in ours.add.iter().zip(&ours.delete).zip(floor) {
         println!(
-            "| {count} | {} | {} | {} | {} |",
+            "| {count} | {} | {} | {} | {} | {} |",
             ms(add.wall),
             ms(add.cpu),
+            ms(floor.cpu),
             ms(delete.wall),
             ms(delete.cpu)
         );
@@ -209,10 +229,13 @@ fn table_of_sizes(ours: &Sizes) {
     let last = ours.add.len() - 1;
     let ratio = |of: fn(&Cost) -> Duration| times(of(&ours.add[last].1), of(&ours.add[0].1));
     println!(
-        "\nADD at {MANY}: {} the CPU and {} the wall time at {}.",
+        "\nADD at {MANY}: {} the CPU and {} the wall time at {}; the floor {} its CPU. What grows is the kernel's bridge: it walks all \
+         ports whenever one comes or goes (spanning tree, forwarding entries, features, lengths of packets). DEL waits for the \
+         kernel's grace periods, which cost no CPU.",
         ratio(|cost| cost.cpu),
         ratio(|cost| cost.wall),
-        SIZES[0]
+        SIZES[0],
+        times(floor[last].cpu, floor[0].cpu)
     );
     println!(
         "GC of {MANY}: {} wall, {} CPU each.\n",
