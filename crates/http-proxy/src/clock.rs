@@ -9,7 +9,22 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Nanoseconds since the process began; never 0.
 pub(crate) fn nanos(now: Instant) -> u64 {
+    #[cfg(test)]
+    if let Some(frozen) = FROZEN_NS.get() {
+        return frozen;
+    }
     nanos_of(now.saturating_duration_since(*START)) + 1
+}
+
+#[cfg(test)]
+thread_local! {
+    static FROZEN_NS: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Lets this much time pass on this thread, and no more.
+#[cfg(test)]
+pub(crate) fn freeze_after(by: Duration) {
+    FROZEN_NS.set(Some(nanos(Instant::now()) + nanos_of(by)));
 }
 
 /// A duration in nanoseconds, as long as that goes.

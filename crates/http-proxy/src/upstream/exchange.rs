@@ -147,8 +147,11 @@ impl Exchange {
                 let written = poll_write_from(cx, stream, &self.out, &mut self.sent);
                 self.progress |= self.sent > before && self.body_used;
                 if ready!(written).is_err() {
-                    // It may have answered before it closed; whoever reads finds out.
-                    self.body = None;
+                    // It may have answered before it closed; whoever reads finds out. A body of which
+                    // nothing was taken stays, for another try.
+                    if self.body_used {
+                        self.body = None;
+                    }
                     return Poll::Ready(Ok(()));
                 }
                 self.out.clear();

@@ -285,3 +285,36 @@ pub(crate) async fn read_response(stream: &mut TcpStream) -> String {
         }
     }
 }
+
+/// Raises the bound of open files to this, or fails: fewer connections would prove less.
+pub(crate) fn allow_descriptors(wanted: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    if now.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let maximum = now.maximum.map(|maximum| maximum.max(wanted));
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+    raised.expect("this test needs more open files: raise `ulimit -n` or run it as root");
+}
+
+/// The peak of this process's memory while something runs, beyond what it had before, in KiB.
+pub(crate) struct Peak(usize);
+
+impl Peak {
+    pub(crate) fn begin() -> Self {
+        // Lets the kernel begin its record anew.
+        std::fs::write("/proc/self/clear_refs", "5").expect("clear_refs");
+        Self(memory_kib("VmRSS:"))
+    }
+
+    pub(crate) fn grown_kib(&self) -> usize {
+        memory_kib("VmHWM:").saturating_sub(self.0)
+    }
+}
+
+fn memory_kib(name: &str) -> usize {
+    let text = std::fs::read_to_string("/proc/self/status").expect("status");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
