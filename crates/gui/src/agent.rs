@@ -139,8 +139,8 @@ pub trait Agent: Send + Sync + 'static {
         question: &'a TraceQuestion,
     ) -> BoxFuture<'a, Result<TraceAnswer, Refusal>>;
 
-    /// Has the cache forget; how much it did.
-    fn purge<'a>(&'a self, what: &'a Purge) -> BoxFuture<'a, Result<u64, Refusal>>;
+    /// Has the cache forget; how many URLs it did, or with `dry_run` would.
+    fn purge<'a>(&'a self, what: &'a Purge, dry_run: bool) -> BoxFuture<'a, Result<u64, Refusal>>;
 
     /// Programs everything anew, now; what, for people.
     fn resync(&self) -> Result<Vec<String>, Refusal>;

@@ -116,6 +116,10 @@ impl Manager {
             }
             planned => planned,
         };
+        let planned = match planned {
+            Ok(plan) if request.dry_run => self.counted(plan).await,
+            planned => planned,
+        };
         let plan = match planned {
             Ok(plan) if request.dry_run => return Ok(result(&plan, true, None, &about, None)),
             Ok(plan) => plan,
@@ -129,6 +133,18 @@ impl Manager {
             }
         };
         self.carry_out(&about, Some(request.action), plan, None).await
+    }
+
+    /// A purge says how much it would take.
+    async fn counted(&self, mut plan: Plan) -> Result<Plan, Refusal> {
+        if let Effect::Purge(what) = &plan.effect {
+            let count = self.agent().purge(what, true).await?;
+            let urls = if count == 1 { "URL is" } else { "URLs are" };
+            for touch in &mut plan.touches {
+                touch.before = format!("{count} {urls} kept");
+            }
+        }
+        Ok(plan)
     }
 
     /// Undoes an action, or says what that would touch.
@@ -167,7 +183,7 @@ impl Manager {
         let mut purged = None;
         let done = match &plan.effect {
             Effect::Decide(steps) => self.decide(steps).await,
-            Effect::Purge(what) => match self.agent().purge(what).await {
+            Effect::Purge(what) => match self.agent().purge(what, false).await {
                 Ok(count) => {
                     purged = Some(count);
                     Ok(())

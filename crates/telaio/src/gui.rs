@@ -88,6 +88,8 @@ pub(crate) struct AdminAgent {
     writer: OverrideWriter,
     client: Option<Client>,
     started_ms: i64,
+    /// Held while the kernel's rules are read for somebody.
+    reading: tokio::sync::Mutex<()>,
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is no pods plane"))]
     overlay: String,
     #[cfg(unix)]
@@ -164,6 +166,7 @@ pub(crate) async fn admin(
         writer,
         client,
         started_ms: now_ms(),
+        reading: tokio::sync::Mutex::default(),
         overlay: options.overlay,
         #[cfg(unix)]
         stats: routes::StatsKept::default(),
@@ -262,12 +265,14 @@ impl Agent for AdminAgent {
         async { self.show_trace(question).await }.boxed()
     }
 
-    fn purge<'a>(&'a self, what: &'a Purge) -> BoxFuture<'a, Result<u64, Refusal>> {
+    fn purge<'a>(&'a self, what: &'a Purge, dry_run: bool) -> BoxFuture<'a, Result<u64, Refusal>> {
         async move {
             #[cfg(unix)]
-            let purged = self.purge_cache(what).await;
+            let purged = self.purge_cache(what, dry_run).await;
             #[cfg(not(unix))]
-            let purged = Err(Refusal::Unavailable(format!("no ingress runs here: {what:?}")));
+            let purged = Err(Refusal::Unavailable(format!(
+                "no ingress runs here: {what:?}, dry run: {dry_run}"
+            )));
             purged
         }
         .boxed()

@@ -26,7 +26,7 @@ use telaio_reconcile::{PacerConfig, SyncHandle, sync_loop};
 use announce::Announcer;
 pub(crate) use cni::CniSettings;
 pub(crate) use nodes::NodeSettings;
-pub(crate) use report::PodsReport;
+pub(crate) use report::{INSTANCES_SHOWN_MAX, PodsReport};
 #[cfg(test)]
 pub(crate) use report::{InstanceReport, NetworkReport};
 use syncer::PodsSyncer;

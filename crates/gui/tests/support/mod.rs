@@ -281,7 +281,7 @@ impl Agent for Imagined {
         })
     }
 
-    fn purge<'a>(&'a self, _: &'a Purge) -> BoxFuture<'a, Result<u64, Refusal>> {
+    fn purge<'a>(&'a self, _: &'a Purge, _: bool) -> BoxFuture<'a, Result<u64, Refusal>> {
         Box::pin(async { Ok(7) })
     }
 

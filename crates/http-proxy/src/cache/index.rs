@@ -214,6 +214,11 @@ impl Index {
         before.saturating_sub(self.entries.len())
     }
 
+    /// How many URIs are picked.
+    pub(crate) fn count(&self, picks: impl Fn(&str) -> bool) -> usize {
+        self.entries.iter().filter(|(uri, _)| picks(uri)).count()
+    }
+
     /// Keeps only the entries that are picked; how many went.
     pub(crate) fn sweep(&self, keeps: impl Fn(&CacheEntry) -> bool) -> usize {
         let with_chaff: Vec<Arc<str>> = self

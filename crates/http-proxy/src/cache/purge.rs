@@ -34,23 +34,51 @@ impl Cache {
     /// Takes things out; how many URLs. What is being fetched meanwhile is not kept either.
     pub fn purge(&self, what: &Purge) -> Result<usize, PurgeError> {
         let index = &self.shared.index;
+        Ok(match Picks::of(what)? {
+            Picks::One(uri) => usize::from(index.remove(&uri)),
+            picks => index.purge(|uri| picks.has(uri)),
+        })
+    }
+
+    /// How many URLs a purge would take out now.
+    pub fn count(&self, what: &Purge) -> Result<usize, PurgeError> {
+        let picks = Picks::of(what)?;
+        Ok(self.shared.index.count(|uri| picks.has(uri)))
+    }
+}
+
+/// Which URIs are meant, in the form of keys.
+enum Picks {
+    One(String),
+    Prefix(String),
+    Host(String),
+    All,
+}
+
+impl Picks {
+    fn of(what: &Purge) -> Result<Self, PurgeError> {
         Ok(match what {
-            Purge::Url(url) => usize::from(index.remove(&normalised(url)?)),
-            Purge::Prefix(prefix) => {
-                let prefix = normalised(prefix)?;
-                index.purge(|uri| uri.starts_with(&prefix))
-            }
+            Purge::Url(url) => Self::One(normalised(url)?),
+            Purge::Prefix(prefix) => Self::Prefix(normalised(prefix)?),
             Purge::Host(host) => {
                 let not_host = || PurgeError::NotHost(host.clone());
                 if host.contains(['/', '?', '#', '@']) {
                     return Err(not_host());
                 }
                 let as_url = normalised(&format!("http://{host}/")).map_err(|_| not_host())?;
-                let wanted = host_of(&as_url).map(str::to_owned).ok_or_else(not_host)?;
-                index.purge(|uri| host_of(uri) == Some(&*wanted))
+                Self::Host(host_of(&as_url).map(str::to_owned).ok_or_else(not_host)?)
             }
-            Purge::All => index.purge(|_| true),
+            Purge::All => Self::All,
         })
+    }
+
+    fn has(&self, uri: &str) -> bool {
+        match self {
+            Self::One(wanted) => uri == wanted,
+            Self::Prefix(prefix) => uri.starts_with(prefix),
+            Self::Host(host) => host_of(uri) == Some(host),
+            Self::All => true,
+        }
     }
 }
 

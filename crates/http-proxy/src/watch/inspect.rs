@@ -152,14 +152,22 @@ impl Inspector {
 
     /// Takes things out of the cache; how many URLs.
     pub fn purge(&self, what: &PurgeWhat) -> Result<u64, PurgeError> {
-        let what = match what {
-            PurgeWhat::Url(url) => Purge::Url(url.clone()),
-            PurgeWhat::Prefix(prefix) => Purge::Prefix(prefix.clone()),
-            PurgeWhat::Host(host) => Purge::Host(host.clone()),
-            PurgeWhat::All => Purge::All,
-        };
         // A cache that is not in use is empty, but what cannot be purged is told all the same.
-        Ok(self.proxy.cache().purge(&what)? as u64)
+        Ok(self.proxy.cache().purge(&purge_of(what))? as u64)
+    }
+
+    /// How many URLs that would take out now.
+    pub fn count(&self, what: &PurgeWhat) -> Result<u64, PurgeError> {
+        Ok(self.proxy.cache().count(&purge_of(what))? as u64)
+    }
+}
+
+fn purge_of(what: &PurgeWhat) -> Purge {
+    match what {
+        PurgeWhat::Url(url) => Purge::Url(url.clone()),
+        PurgeWhat::Prefix(prefix) => Purge::Prefix(prefix.clone()),
+        PurgeWhat::Host(host) => Purge::Host(host.clone()),
+        PurgeWhat::All => Purge::All,
     }
 }
 

@@ -66,10 +66,14 @@ pub(crate) struct AdminClientArgs {
     pub(crate) admin_tls_name: Option<String>,
 }
 
-/// Which endpoints of a service: one of the three.
+/// Which endpoints of a service: one of the four.
 #[derive(Debug, Clone, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct TargetArgs {
+    /// The endpoints: an address, the name of a pod, or of a node
+    #[arg(value_name = "BACKEND")]
+    pub(crate) backend: Option<String>,
+
     /// The endpoint with this address
     #[arg(long, value_name = "IP")]
     pub(crate) address: Option<String>,
@@ -108,9 +112,12 @@ pub(crate) struct DecisionArgs {
 
 /// `telaio drain` and `telaio undrain`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example: telaio drain shop/web --pod web-2 --for 30m --reason 'disk is failing'"
-)]
+#[command(after_help = "\
+Examples:
+  telaio drain shop/web 10.0.0.7 --dry-run
+  telaio drain shop/web web-2 --for 30m --reason 'disk is failing'
+  telaio drain shop/web --on-node loom-b
+  telaio undrain shop/web web-2")]
 pub(crate) struct EndpointActionArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
@@ -128,7 +135,13 @@ pub(crate) struct EndpointActionArgs {
 
 /// `telaio weight`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: telaio weight shop/web 3 --address 10.0.0.7")]
+#[command(
+    override_usage = "telaio weight [OPTIONS] SERVICE [BACKEND] WEIGHT",
+    after_help = "\
+Examples:
+  telaio weight shop/web 10.0.0.7 3
+  telaio weight shop/web 3 --pod web-2 --for 1h"
+)]
 pub(crate) struct WeightArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
@@ -137,12 +150,22 @@ pub(crate) struct WeightArgs {
     #[arg(value_name = "SERVICE")]
     pub(crate) service: String,
 
-    /// The share, beside 1 for endpoints that say nothing; 0 drains
-    #[arg(value_name = "WEIGHT")]
-    pub(crate) weight: u16,
+    /// The endpoints (an address, the name of a pod, or of a node; or one of the options below), and
+    /// their share, beside 1 for endpoints that say nothing; 0 drains
+    #[arg(value_name = "[BACKEND] WEIGHT", required = true, num_args = 1..=2)]
+    pub(crate) words: Vec<String>,
 
-    #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    /// The endpoint with this address
+    #[arg(long, value_name = "IP")]
+    pub(crate) address: Option<String>,
+
+    /// The endpoints of this pod
+    #[arg(long, value_name = "POD")]
+    pub(crate) pod: Option<String>,
+
+    /// The endpoints on this node
+    #[arg(long = "on-node", value_name = "NODE")]
+    pub(crate) on_node: Option<String>,
 
     #[command(flatten)]
     pub(crate) decision: DecisionArgs,
@@ -150,6 +173,11 @@ pub(crate) struct WeightArgs {
 
 /// `telaio purge`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  telaio purge --url http://shop.example.com/logo.svg
+  telaio purge --prefix http://shop.example.com/static/ --dry-run
+  telaio purge --host shop.example.com")]
 pub(crate) struct PurgeArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
@@ -192,6 +220,13 @@ pub(crate) struct PurgeWhatArgs {
 
 /// `telaio overrides`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  telaio overrides list
+  telaio overrides add shop/web 10.0.0.9 --port 8080 --for 2h
+  telaio overrides remove shop/web web-3
+  telaio overrides pause shop/web --host shop.example.com --for 15m
+  telaio overrides undo 12")]
 pub(crate) struct OverridesArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use telaio_gui::values::action::{
     Action, ActionRequest, ActionResult, AuditEntry, OverrideItem, Purge, Target, UndoRequest,
 };
+use telaio_gui::values::service::{EndpointItem, ServiceDetail};
 use telaio_gui::values::{Key, Page};
 
 use crate::cli::{
@@ -18,23 +19,46 @@ use crate::http_get::AdminClient;
 
 /// Where actions go.
 const ACTIONS: &str = "/api/v1/actions";
+/// How many endpoints an error names.
+const NAMED_MAX: usize = 8;
 
 /// `telaio drain`.
 pub(crate) fn drain(args: &EndpointActionArgs, out: &mut impl Write) -> Result<(), CommandError> {
-    let (service, target) = (key(&args.service), target(&args.target));
+    let (service, target) = meant(&args.service, &args.target, &args.decision.client)?;
     act(Action::Drain { service, target }, &args.decision, out)
 }
 
 /// `telaio undrain`.
 pub(crate) fn undrain(args: &EndpointActionArgs, out: &mut impl Write) -> Result<(), CommandError> {
-    let (service, target) = (key(&args.service), target(&args.target));
+    let (service, target) = meant(&args.service, &args.target, &args.decision.client)?;
     act(Action::Undrain { service, target }, &args.decision, out)
 }
 
 /// `telaio weight`.
 pub(crate) fn weight(args: &WeightArgs, out: &mut impl Write) -> Result<(), CommandError> {
-    let (service, target) = (key(&args.service), target(&args.target));
-    act(Action::Weight { service, target, weight: args.weight }, &args.decision, out)
+    let (backend, weight) = match args.words.as_slice() {
+        [weight] => (None, weight),
+        [backend, weight] => (Some(backend.clone()), weight),
+        _ => return Err(CommandError::bad_input("write: telaio weight SERVICE BACKEND WEIGHT")),
+    };
+    let weight = weight.parse().map_err(|_| {
+        CommandError::bad_input(format!("{weight:?} is no weight; write a number from 0 to 65535"))
+    })?;
+    let target = TargetArgs {
+        backend,
+        address: args.address.clone(),
+        pod: args.pod.clone(),
+        on_node: args.on_node.clone(),
+    };
+    let named = [&target.backend, &target.address, &target.pod, &target.on_node];
+    if named.iter().filter(|it| it.is_some()).count() != 1 {
+        return Err(CommandError::bad_input(
+            "name the endpoints once: telaio weight SERVICE BACKEND WEIGHT, or with --address, \
+             --pod or --on-node",
+        ));
+    }
+    let (service, target) = meant(&args.service, &target, &args.decision.client)?;
+    act(Action::Weight { service, target, weight }, &args.decision, out)
 }
 
 /// `telaio purge`.
@@ -71,7 +95,7 @@ pub(crate) fn overrides(args: &OverridesArgs, out: &mut impl Write) -> Result<()
             act(action, decision, out)
         }
         OverridesCommand::Remove { service, target: which, decision } => {
-            let (service, target) = (key(service), target(which));
+            let (service, target) = meant(service, which, &decision.client)?;
             act(Action::RemoveBackend { service, target }, decision, out)
         }
         OverridesCommand::Pause { ingress, host, path, decision } => {
@@ -103,11 +127,52 @@ fn key(text: &str) -> Key {
     Key::new(namespace, name)
 }
 
-fn target(args: &TargetArgs) -> Target {
-    match (&args.address, &args.pod, &args.on_node) {
-        (Some(address), ..) => Target::Address(address.clone()),
-        (_, Some(pod), _) => Target::Pod(pod.clone()),
+/// The service, and which of its endpoints are meant. What a bare word is, an address apart, only the
+/// agent knows.
+fn meant(
+    service: &str,
+    args: &TargetArgs,
+    client: &AdminClientArgs,
+) -> Result<(Key, Target), CommandError> {
+    let service = key(service);
+    let target = match (&args.backend, &args.address, &args.pod, &args.on_node) {
+        (Some(word), ..) if word.parse::<std::net::IpAddr>().is_ok() => {
+            Target::Address(word.clone())
+        }
+        (Some(word), ..) => named(&service, word, client)?,
+        (_, Some(address), ..) => Target::Address(address.clone()),
+        (_, _, Some(pod), _) => Target::Pod(pod.clone()),
         (.., node) => Target::Node(node.clone().unwrap_or_default()),
+    };
+    Ok((service, target))
+}
+
+/// The pod or the node of this name among a service's endpoints.
+fn named(service: &Key, word: &str, client: &AdminClientArgs) -> Result<Target, CommandError> {
+    let path = format!("/api/v1/services/{}/{}", service.namespace, service.name);
+    let answer = AdminClient::new(client)?.run(&http::Method::GET, &path, String::new())?;
+    let detail: ServiceDetail = read(&answer)?;
+    choose(service, word, &detail.endpoint_items)
+}
+
+fn choose(service: &Key, word: &str, all: &[EndpointItem]) -> Result<Target, CommandError> {
+    let is_pod = all.iter().any(|it| it.pod.as_deref() == Some(word));
+    let is_node = all.iter().any(|it| it.node.as_deref() == Some(word));
+    match (is_pod, is_node) {
+        (true, false) => Ok(Target::Pod(word.to_owned())),
+        (false, true) => Ok(Target::Node(word.to_owned())),
+        (true, true) => Err(CommandError::bad_input(format!(
+            "{word} is the name of a pod and of a node; say --pod {word} or --on-node {word}"
+        ))),
+        (false, false) => {
+            let name = |it: &EndpointItem| it.pod.clone().unwrap_or_else(|| it.address.clone());
+            let has: Vec<String> = all.iter().take(NAMED_MAX).map(name).collect();
+            let more = if all.len() > NAMED_MAX { ", …" } else { "" };
+            Err(CommandError::bad_input(format!(
+                "service {service} has no endpoint of the address, pod or node {word:?}; it has: {}{more}",
+                has.join(", ")
+            )))
+        }
     }
 }
 
@@ -230,4 +295,29 @@ fn audit(output: Output, args: &AdminClientArgs, out: &mut impl Write) -> Result
         }
     };
     out.write_all(text.as_bytes()).map_err(|error| CommandError::Failed(error.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(pod: &str, node: &str) -> EndpointItem {
+        serde_json::from_value(serde_json::json!({
+            "address": "10.0.0.1", "ports": [], "pod": pod, "node": node, "zone": null, "local": true,
+            "ready": true, "serving": true, "terminating": false, "weight": 1, "drained": false,
+            "added": false, "removed": false, "used": true, "overrides": [], "counters": null,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_bare_word_is_the_pod_or_the_node_of_that_name_and_never_guessed() {
+        let all = [endpoint("web-1", "loom-a"), endpoint("loom-b", "loom-b")];
+        let service = Key::new("shop", "web");
+        let of = |word: &str| choose(&service, word, &all);
+        assert_eq!(of("web-1").unwrap(), Target::Pod("web-1".into()));
+        assert_eq!(of("loom-a").unwrap(), Target::Node("loom-a".into()));
+        assert!(of("loom-b").unwrap_err().to_string().contains("--on-node loom-b"));
+        assert!(of("web-9").unwrap_err().to_string().contains("it has: web-1, loom-b"));
+    }
 }

@@ -182,7 +182,8 @@ impl AdminAgent {
         Some(Known { table, certificates, stats })
     }
 
-    pub(super) async fn purge_cache(&self, what: &Purge) -> Result<u64, Refusal> {
+    /// Has the cache forget, or only counts what it would.
+    pub(super) async fn purge_cache(&self, what: &Purge, counts: bool) -> Result<u64, Refusal> {
         let Some(ingress) = self.monitor.ingress() else {
             return Err(Refusal::Unavailable(
                 "no ingress runs here; it is a plane of telaio run (--planes ingress)".to_owned(),
@@ -193,7 +194,9 @@ impl AdminAgent {
             Purge::Prefix(prefix) => PurgeWhat::Prefix(prefix.clone()),
             Purge::Host(host) => PurgeWhat::Host(host.clone()),
         };
-        ingress.control().purge(what).await.map_err(|error| match error {
+        let control = ingress.control();
+        let done = if counts { control.count(what).await } else { control.purge(what).await };
+        done.map_err(|error| match error {
             ControlError::Refused(why) => Refusal::Bad(why),
             other => Refusal::Unavailable(other.to_string()),
         })

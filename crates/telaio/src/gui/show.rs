@@ -8,7 +8,7 @@ use telaio_gui::Refusal;
 use telaio_gui::values::Key;
 use telaio_gui::values::service::Rules as RulesShown;
 use telaio_gui::values::trace::{TraceAnswer, TraceQuestion, TraceStep};
-use telaio_model::{ObjectKey, Op};
+use telaio_model::{ObjectKey, Op, Protocol};
 use telaio_reconcile::kpng::State;
 use telaio_service_proxy::trace::{Surroundings, Trace, Verdict};
 
@@ -16,6 +16,9 @@ use super::{AdminAgent, Programming};
 use crate::commands::{Rules, packet_of, surroundings};
 use crate::exit::CommandError;
 use crate::feeder;
+
+/// At how many addresses and ports of a service the kernel's rules are compared with ours.
+const PLACES_MAX: usize = 64;
 
 fn unavailable(error: CommandError) -> Refusal {
     match error {
@@ -81,22 +84,34 @@ impl AdminAgent {
         }
         let key = key.clone();
         let work = move || -> Result<RulesShown, CommandError> {
-            let Programming { backend, settings, .. } = &programming;
+            let Programming { backend, settings, args } = &programming;
             let around = surroundings(settings, &node, &with)?;
-            let render = |state: &State| -> Result<String, CommandError> {
-                let rules = Rules::compile(backend, settings, &node, state, &around.addresses)?;
-                Ok(rules.render(&settings.config.families))
+            let compile =
+                |state: &State| Rules::compile(backend, settings, &node, state, &around.addresses);
+            let families = &settings.config.families;
+            let compiled = compile(&with)?;
+            let bare = compile(&without)?.render(families);
+            let own = added_lines(&bare, &compiled.render(families));
+            let mut notes = vec!["what all services share is left out".to_owned()];
+            let (origin, text) = match Rules::read(backend, args) {
+                Ok(kernel) => {
+                    let names = names_of(&with, &wanted, &own, &bare);
+                    let text = lines_about(&kernel.render(families), &own, &names);
+                    notes.extend(compare(&with, &wanted, &around, &compiled, &kernel));
+                    ("kernel", text)
+                }
+                Err(error) => {
+                    notes.push(format!(
+                        "as we program them, for the kernel's were not to be had: {error}"
+                    ));
+                    ("compiled", own)
+                }
             };
-            let text = added_lines(&render(&without)?, &render(&with)?);
-            let notes = vec![
-                "what all services share is left out".to_owned(),
-                "compiled by the code that programs the kernel; counters of packets are not kept, \
-                 as they would cost every packet"
-                    .to_owned(),
-            ];
-            let (backend, origin) = ((*backend).to_owned(), "compiled".to_owned());
+            let (backend, origin) = ((*backend).to_owned(), origin.to_owned());
             Ok(RulesShown { service: key, backend, origin, text, notes })
         };
+        // A large table takes a while to read: one at a time.
+        let _turn = self.reading.lock().await;
         let done = tokio::task::spawn_blocking(work).await;
         done.map_err(|error| Refusal::Unavailable(error.to_string()))?.map_err(unavailable)
     }
@@ -183,6 +198,97 @@ impl AdminAgent {
     }
 }
 
+/// The addresses where a service answers, with its ports.
+fn places(state: &State, service: &ObjectKey) -> Vec<(IpAddr, u16, &'static str)> {
+    let Some(entry) = state.get(service) else { return Vec::new() };
+    let its = &entry.service;
+    let ips = its.cluster_ips.iter().chain(&its.external_ips).chain(&its.load_balancer_ips);
+    let ports = |ip: &IpAddr| {
+        let ip = *ip;
+        its.ports.iter().map(move |port| {
+            let proto = match port.protocol {
+                Protocol::Tcp => "tcp",
+                Protocol::Udp => "udp",
+                Protocol::Sctp => "sctp",
+            };
+            (ip, port.port, proto)
+        })
+    };
+    ips.flat_map(ports).take(PLACES_MAX).collect()
+}
+
+/// Words by which the kernel's lines about a service are known: its addresses, and chains that only it has.
+fn names_of(state: &State, service: &ObjectKey, own: &str, bare: &str) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> =
+        places(state, service).iter().map(|(ip, ..)| ip.to_string()).collect();
+    let shared: BTreeSet<&str> = bare.split_whitespace().map(bare_word).collect();
+    let chains = own.split_whitespace().map(bare_word);
+    let chains = chains.filter(|word| word.starts_with("TELAIO-") && !shared.contains(word));
+    names.extend(chains.map(str::to_owned));
+    names
+}
+
+fn bare_word(word: &str) -> &str {
+    word.trim_matches([',', ':', '"'])
+}
+
+/// Whether a line names one of these: by itself, as a network of one address, or with a port.
+fn names_one(line: &str, names: &BTreeSet<String>) -> bool {
+    line.split_whitespace().map(bare_word).any(|word| {
+        let address = word.split('/').next().unwrap_or(word);
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        [word, address, host.trim_matches(['[', ']'])].iter().any(|it| names.contains(*it))
+    })
+}
+
+/// The lines of the kernel's text that are among `own` or name one of `names`, with the heads of their blocks.
+fn lines_about(kernel: &str, own: &str, names: &BTreeSet<String>) -> String {
+    let own: BTreeSet<&str> = own.lines().filter(|line| !line.ends_with('{')).collect();
+    let foreign = kernel.lines().filter(|line| !own.contains(line) && !names_one(line, names));
+    added_lines(&foreign.collect::<Vec<_>>().join("\n"), kernel)
+}
+
+/// Whether the kernel sends packets where our rules do, for each place where the service answers.
+fn compare(
+    state: &State,
+    service: &ObjectKey,
+    around: &Surroundings,
+    compiled: &Rules,
+    kernel: &Rules,
+) -> Vec<String> {
+    let mut differ = Vec::new();
+    let places = places(state, service);
+    for (ip, port, proto) in &places {
+        let from = if ip.is_ipv4() { "198.51.100.1" } else { "2001:db8::1" };
+        let to = std::net::SocketAddr::new(*ip, *port);
+        let Ok(packet) = packet_of(from, &to.to_string(), proto, None) else { continue };
+        let (ours, theirs) = (compiled.trace(&packet, around), kernel.trace(&packet, around));
+        differ.extend(difference(&format!("{to}/{proto}"), &ours, &theirs));
+    }
+    if differ.is_empty() {
+        differ.push(format!(
+            "read from the kernel just now: at all {} addresses and ports packets go where our rules say",
+            places.len()
+        ));
+    } else {
+        differ
+            .insert(0, "the kernel differs from what we program; re-sync puts it right".to_owned());
+    }
+    differ
+}
+
+/// How two traces of one packet differ.
+fn difference(place: &str, ours: &Trace, kernels: &Trace) -> Option<String> {
+    let same = ours.verdict == kernels.verdict
+        && ours.endpoints == kernels.endpoints
+        && ours.masquerade == kernels.masquerade;
+    let text = |trace: &Trace| {
+        let ends: Vec<String> = trace.endpoints.iter().map(ToString::to_string).collect();
+        format!("{:?} {}", trace.verdict, ends.join(", ")).trim_end().to_lowercase()
+    };
+    (!same).then(|| format!("{place}: the kernel says {}, we say {}", text(kernels), text(ours)))
+}
+
 /// The lines of `with` that `without` does not have, with the heads of the blocks that they are in.
 fn added_lines(without: &str, with: &str) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -222,6 +328,32 @@ fn added_lines(without: &str, with: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_the_kernels_lines_those_that_name_the_service_are_shown() {
+        let kernel = "table a {\n  map c {\n    10.0.0.1 . tcp . 80 : 7,\n    10.0.0.10 . tcp . 80 : 7,\n  }\n}\n\
+                      -A TELAIO-SVC-X -j TELAIO-SEP-Y\n-A OTHER -d 10.0.0.1/32 -j ACCEPT\n-A OTHER -j DROP\n";
+        let names = ["10.0.0.1", "TELAIO-SVC-X"].map(str::to_owned).into();
+        let shown = lines_about(kernel, "", &names);
+        assert_eq!(
+            shown,
+            "table a {\n  map c {\n    10.0.0.1 . tcp . 80 : 7,\n\
+             -A TELAIO-SVC-X -j TELAIO-SEP-Y\n-A OTHER -d 10.0.0.1/32 -j ACCEPT\n"
+        );
+    }
+
+    #[test]
+    fn a_kernel_that_leads_elsewhere_is_told_of() {
+        let to = |endpoint: &str| Trace {
+            verdict: Verdict::Dnat,
+            endpoints: [endpoint.parse().unwrap()].into(),
+            masquerade: false,
+            via: Vec::new(),
+        };
+        assert_eq!(difference("p", &to("10.0.0.1:80"), &to("10.0.0.1:80")), None);
+        let told = difference("p", &to("10.0.0.1:80"), &to("10.0.0.2:80")).unwrap();
+        assert_eq!(told, "p: the kernel says dnat 10.0.0.2:80, we say dnat 10.0.0.1:80");
+    }
 
     #[test]
     fn only_new_lines_are_shown_with_the_heads_of_their_blocks() {

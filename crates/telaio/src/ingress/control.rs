@@ -51,6 +51,8 @@ pub(crate) enum What {
     Certificates,
     /// Take things out of the cache.
     Purge(PurgeWhat),
+    /// How much that would take.
+    Count(PurgeWhat),
 }
 
 /// A question with its number.
@@ -195,7 +197,16 @@ impl IngressControl {
 
     /// Takes things out of the cache; how many URLs.
     pub(crate) async fn purge(&self, what: PurgeWhat) -> Result<u64, ControlError> {
-        let parts = self.ask(What::Purge(what)).await?;
+        self.purged(What::Purge(what)).await
+    }
+
+    /// How many URLs a purge would take out of the cache now.
+    pub(crate) async fn count(&self, what: PurgeWhat) -> Result<u64, ControlError> {
+        self.purged(What::Count(what)).await
+    }
+
+    async fn purged(&self, what: What) -> Result<u64, ControlError> {
+        let parts = self.ask(what).await?;
         let purged = parts.iter().find_map(|part| match part {
             Part::Purged(count) => Some(*count),
             _ => None,
@@ -329,6 +340,10 @@ fn answer(inspector: &Inspector, ask: Ask, out: &mpsc::Sender<Frame>) -> Option<
             pages(inspector.certificates().into_iter(), |page| send(Part::Certificates(page)))?;
         }
         What::Purge(what) => match inspector.purge(&what) {
+            Ok(count) => send(Part::Purged(count))?,
+            Err(error) => return send(Part::Refused(error.to_string())),
+        },
+        What::Count(what) => match inspector.count(&what) {
             Ok(count) => send(Part::Purged(count))?,
             Err(error) => return send(Part::Refused(error.to_string())),
         },

@@ -5,7 +5,7 @@ use std::fmt;
 use telaio_reconcile::SyncHandle;
 
 use super::Monitor;
-use crate::pods::{Pods, PodsReport};
+use crate::pods::{INSTANCES_SHOWN_MAX, Pods, PodsReport};
 
 /// The pods plane, to be asked.
 pub(super) struct PodsProbe {
@@ -31,7 +31,14 @@ impl Monitor {
         self.pods.get().map(|probe| &probe.handle)
     }
 
-    /// How it is, if it runs.
+    /// How it is, if it runs, with only the first instances.
+    pub(crate) fn pods_summary(&self) -> Option<PodsReport> {
+        let mut report = self.pods_report()?;
+        report.instances.truncate(INSTANCES_SHOWN_MAX);
+        Some(report)
+    }
+
+    /// How it is, if it runs, with all instances.
     pub(crate) fn pods_report(&self) -> Option<PodsReport> {
         let probe = self.pods.get()?;
         let mut report = (probe.report)();

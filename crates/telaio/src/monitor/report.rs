@@ -84,7 +84,7 @@ impl Monitor {
             store: self.store_report(),
             sync: self.sync_loop().map(SyncHandle::stats).map(|stats| sync_summary(&stats)),
             #[cfg(target_os = "linux")]
-            pods: self.pods_report(),
+            pods: self.pods_summary(),
         }
     }
 

@@ -4,8 +4,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use telaio_pod_network::{Attachment, Host, Network};
 
-/// How many instances are told; the count is of all.
-const INSTANCES_SHOWN_MAX: usize = 200;
+/// How many instances `telaio status` tells; the count is of all, and the admin API has pages of them.
+pub(crate) const INSTANCES_SHOWN_MAX: usize = 200;
 
 /// What only the running plane knows.
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ pub(super) fn report(host: &Host, known: &Shared) -> PodsReport {
     PodsReport {
         networks: networks.unwrap_or_default().iter().map(network).collect(),
         instance_count: attachments.len(),
-        instances: attachments.iter().take(INSTANCES_SHOWN_MAX).map(instance).collect(),
+        instances: attachments.iter().map(instance).collect(),
         peers: peers.unwrap_or_default().into_iter().map(|peer| peer.id).collect(),
         policies: known.policies,
         cni: known.cni,

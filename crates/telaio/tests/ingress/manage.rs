@@ -98,11 +98,25 @@ fn a_drained_backend_gets_no_request_and_undoing_brings_it_back() {
 
     managed(&plane.agent, &["weight", &web, "0", "--address", &address]);
     wait_answers(&plane, &["one"]);
-    managed(&plane.agent, &["undrain", &web, "--address", &address]);
+    managed(&plane.agent, &["undrain", &web, &address]);
+    wait_answers(&plane, &["one", "two"]);
+    managed(&plane.agent, &["weight", &web, &address, "0"]);
+    wait_answers(&plane, &["one"]);
+    managed(&plane.agent, &["undrain", &web, &address]);
+    wait_answers(&plane, &["one", "two"]);
+    managed(&plane.agent, &["overrides", "remove", &web, &address]);
+    wait_answers(&plane, &["one"]);
+    managed(&plane.agent, &["undrain", &web, &address]);
     wait_answers(&plane, &["one", "two"]);
     let nobody = manage(&plane.agent, &["drain", &web, "--address", "10.9.9.9"]);
     assert_eq!(nobody.code, Some(2), "{nobody:?}");
     assert!(nobody.stderr.contains("it has:"), "{nobody:?}");
+    let nobody = manage(&plane.agent, &["drain", &web, "no-such-pod"]);
+    assert_eq!(nobody.code, Some(2), "{nobody:?}");
+    assert!(nobody.stderr.contains("it has:"), "{nobody:?}");
+    for wrong in [&["weight", &web, "many"][..], &["weight", &web, "3"], &["drain", &web]] {
+        assert_eq!(manage(&plane.agent, wrong).code, Some(2), "{wrong:?}");
+    }
 }
 
 #[test]
@@ -178,4 +192,41 @@ fn a_backend_is_added_by_hand_and_figures_are_live() {
         let events = told(plane.agent.admin, "/api/v1/events?kind=Service&q=more");
         (events["items"][0]["change"] == "added").then_some(())
     });
+}
+
+#[test]
+fn a_purge_says_what_it_will_take_and_makes_the_cache_ask_again() {
+    let one = Echo::start("one");
+    let manifests = Manifests::empty();
+    let cached = "  annotations: {telaio.dev/cache: 'true'}\n";
+    let all = service("web", &[&one]) + &ingress("web", "a.example.com", "/", "web", cached);
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "same");
+    let paths = ["/a?max-age=600", "/b?max-age=600"];
+    for path in paths {
+        wait_until("a hit", || {
+            let answer = ask(plane.http, "a.example.com", path);
+            answer.field("cache-status").filter(|it| it.contains("hit")).map(drop)
+        });
+    }
+    let purge = ["purge", "--prefix", "http://a.example.com/a"];
+    let shown = managed(&plane.agent, &[&purge[..], &["--dry-run"]].concat());
+    assert!(shown.starts_with("would") && shown.contains("1 URL is kept"), "{shown}");
+    let before = one.requests();
+    for path in paths {
+        ask(plane.http, "a.example.com", path);
+    }
+    assert_eq!(one.requests(), before, "a dry run takes nothing, and both come from the cache");
+    let done = managed(&plane.agent, &purge);
+    assert!(done.contains("1 URLs were forgotten"), "{done}");
+    for path in paths {
+        ask(plane.http, "a.example.com", path);
+    }
+    assert_eq!(one.requests(), before + 1, "only what was purged is asked for again");
+    let shown = managed(&plane.agent, &["purge", "--host", "a.example.com", "--dry-run"]);
+    assert!(shown.contains("2 URLs are kept"), "{shown}");
+    let wrong = manage(&plane.agent, &["purge", "--url", "not a url", "--dry-run"]);
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    let audit = managed(&plane.agent, &["overrides", "audit"]);
+    assert!(audit.contains("have the cache forget"), "{audit}");
 }

@@ -35,8 +35,10 @@ fn a_drain_by_hand_moves_packets_and_its_undoing_moves_them_back(backend: Backen
     let rules = node.admin("/api/v1/services/test/web/rules");
     let text = rules["text"].as_str().unwrap();
     assert!(text.contains(&to.ip().to_string()), "the service's own rules: {rules}");
+    assert_eq!(rules["origin"], "kernel", "{rules}");
+    assert!(rules["notes"].to_string().contains("go where our rules say"), "{rules}");
 
-    let done = node.manage(&["drain", "test/web", "--on-node=node-b", "--output=json"]);
+    let done = node.manage(&["drain", "test/web", "node-b", "--output=json"]);
     assert_eq!(done.code, Some(0), "{done:?}");
     let done: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
     assert!(comes_true(|| traced(true) == 1), "the drain is not in the kernel");

@@ -457,7 +457,13 @@ fn things_are_purged_by_url_prefix_and_host() {
         other.authority = "other.example".into();
         bench.ask(&other, Some(&origin("max-age=60", "x")));
     };
-    let purge = |what: Purge| bench.cache.purge(&what).unwrap();
+    let purge = |what: Purge| {
+        // What is told before is what goes.
+        let counted = bench.cache.count(&what).unwrap();
+        let purged = bench.cache.purge(&what).unwrap();
+        assert_eq!(counted, purged, "{what:?}");
+        purged
+    };
     fill();
     assert_eq!(purge(Purge::Url("https://EXAMPLE.org/a".into())), 1);
     assert_eq!(purge(Purge::Url("https://example.org/a".into())), 0);
