@@ -335,10 +335,7 @@ pub(crate) fn detach(state: &State, key: &str, record: Option<Attachment>) -> Re
     let Some(record) = record else { return state.remove_attachment(key) };
     let record = with_claims(state, record)?;
     let mut errors = Vec::new();
-    // Whoever closes a connection to nftables waits until what was deleted is gone for good. The removal of the link takes
-    // longer than that, so it stays open until then.
-    let mut rules = Rules::open()?;
-    errors.extend(unpublish(state, &mut rules, std::slice::from_ref(&record)).err());
+    let unpublished = unpublish(state, std::slice::from_ref(&record));
     errors.extend(links::forget_neighbours(state, std::iter::once(&record)).err());
     if !record.is_chained {
         errors.extend(links::remove(&record.host_link).err());
@@ -349,6 +346,7 @@ pub(crate) fn detach(state: &State, key: &str, record: Option<Attachment>) -> Re
     if let Some(name) = &record.netns_name {
         errors.extend(remove_netns(name).err());
     }
+    errors.extend(unpublished.err());
     if !errors.is_empty() {
         return Error::all(errors);
     }
@@ -371,8 +369,7 @@ pub(crate) fn detach_many(state: &State, records: Vec<(String, Option<Attachment
         return Error::all(errors);
     }
     let all: Vec<Attachment> = doomed.iter().map(|(_, it)| it).cloned().collect();
-    let mut rules = Rules::open()?;
-    let unpublished = unpublish(state, &mut rules, &all);
+    let unpublished = unpublish(state, &all);
     errors.extend(links::forget_neighbours(state, doomed.iter().map(|(_, it)| it)).err());
     let limiting = doomed.iter().filter(|(_, record)| record.bandwidth.is_some());
     let limiting: Vec<String> =
@@ -405,9 +402,13 @@ pub(crate) fn remove_links<'a>(names: impl Iterator<Item = &'a str> + Clone) -> 
     kernel.all_but(&[ENODEV], [Request::DeleteGroup(DOOMED_GROUP)]).map_err(doing())
 }
 
-fn unpublish(state: &State, rules: &mut Rules, records: &[Attachment]) -> Result<()> {
+/// Takes addresses and ports out of the rules. The connection to nftables is for the caller to hold until the links are
+/// gone: whoever closes it waits until what was deleted is gone for good, and the links take longer than that.
+fn unpublish(state: &State, records: &[Attachment]) -> Result<Rules> {
+    let mut rules = Rules::open()?;
     rules.unpublish(state, records)?;
-    ports::forget_flows(records)
+    ports::forget_flows(records)?;
+    Ok(rules)
 }
 
 /// What an attachment really has: a record whose making was cut short does not know its addresses, but their claims know
