@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::{Echo, Ingress, Manifests, ask, ingress, service};
+use super::{Answer, Echo, Ingress, Manifests, ask, ingress, service};
 use crate::support::PATIENCE;
 
 fn manifests(one: &Echo) -> Manifests {
@@ -62,7 +62,9 @@ fn a_request_that_runs_ends_well_when_the_agent_is_told_to_end() {
         }
         let (status, log) = plane.agent.end();
         assert_eq!(status.code(), Some(0), "{process}: {log}");
-        assert_eq!(slow.join().unwrap().status, 200, "{process}");
+        let slow = slow.join().unwrap();
+        assert_eq!(slow.status, 200, "{process}: {slow:?}");
+        assert_eq!(slow.field("connection"), Some("close"), "{process}: {slow:?}");
     }
 }
 
@@ -130,29 +132,31 @@ fn while_it_drains_who_waited_is_served_and_who_comes_is_refused() {
         let one = Echo::start("one");
         let plane = Ingress::start(manifests(&one), process);
         let http = plane.http;
-        let slow = std::thread::spawn(move || ask(http, "a.example.com", "/slower"));
+        let keep = |path: &str| {
+            let mut stream = std::net::TcpStream::connect(http).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let request = format!("GET {path} HTTP/1.1\r\nHost: a.example.com\r\n\r\n");
+            std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+            stream
+        };
+        let whole = |mut stream: std::net::TcpStream| {
+            let mut answer = Vec::new();
+            std::io::Read::read_to_end(&mut stream, &mut answer).unwrap();
+            Answer::read(&String::from_utf8_lossy(&answer)).unwrap()
+        };
+        let slow = keep("/slower");
+        let slow = std::thread::spawn(move || whole(slow));
         wait_requests(&one, 1);
         // While nobody accepts, connections wait in the kernel.
         let pid = plane.agent.pid();
         let serving = worker_of(pid).filter(|_| process == "own").unwrap_or(pid);
         signal("-STOP", serving);
-        let waiting: Vec<_> = (0..20)
-            .map(|_| {
-                let mut stream = std::net::TcpStream::connect(http).unwrap();
-                stream.set_read_timeout(Some(PATIENCE)).unwrap();
-                let request = b"GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n";
-                std::io::Write::write_all(&mut stream, request).unwrap();
-                stream
-            })
-            .collect();
+        let waiting: Vec<_> = (0..20).map(|_| keep("/")).collect();
         signal("-TERM", pid);
         signal("-CONT", serving);
-        for mut stream in waiting {
-            let mut answer = Vec::new();
-            std::io::Read::read_to_end(&mut stream, &mut answer).unwrap();
-            let answer = String::from_utf8_lossy(&answer);
-            assert!(answer.starts_with("HTTP/1.1 200"), "{process}: {answer:?}");
-            assert!(answer.contains("Connection: close"), "{process}: {answer:?}");
+        for stream in waiting {
+            let answer = whole(stream);
+            assert_eq!(answer.status, 200, "{process}: {answer:?}");
         }
         let deadline = Instant::now() + PATIENCE;
         while std::net::TcpStream::connect(http).is_ok() {
@@ -160,7 +164,9 @@ fn while_it_drains_who_waited_is_served_and_who_comes_is_refused() {
             std::thread::sleep(Duration::from_millis(10));
         }
         assert!(!slow.is_finished(), "{process}: the ports closed only with the last request");
-        assert_eq!(slow.join().unwrap().status, 200, "{process}");
+        let slow = slow.join().unwrap();
+        assert_eq!(slow.status, 200, "{process}: {slow:?}");
+        assert_eq!(slow.field("connection"), Some("close"), "{process}: {slow:?}");
     }
 }
 
