@@ -3,7 +3,8 @@
 //! A rule beats an alias, an alias a default backend; among equals the older Ingress wins, then the
 //! one first by name. Canaries do not contest a path: they take a share of whoever has it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::Arc;
 
 use telaio_http_proxy::table::{
@@ -91,12 +92,18 @@ impl Claim {
     }
 }
 
+/// What is wanted at a place, and what it got.
+#[derive(Debug, Default)]
+struct Held {
+    claims: Vec<Arc<Claim>>,
+    /// The route that stands in the table.
+    standing: Option<Arc<Route>>,
+}
+
 /// All claims, and who has what.
 #[derive(Debug, Default)]
 pub struct Claims {
-    places: BTreeMap<Place, Vec<Arc<Claim>>>,
-    /// The route that stands in the table for a place.
-    standing: BTreeMap<Place, Arc<Route>>,
+    places: BTreeMap<Place, Held>,
     /// Warnings by place and the Ingress that they are for.
     warnings: BTreeMap<Place, BTreeMap<ObjectKey, Vec<Warning>>>,
     /// At which places an Ingress has warnings.
@@ -112,13 +119,16 @@ impl Claims {
         touched: &mut BTreeSet<Place>,
     ) {
         for claim in before {
-            if let Some(all) = self.places.get_mut(&claim.place) {
-                all.retain(|other| !Arc::ptr_eq(other, claim));
+            if let Some(held) = self.places.get_mut(&claim.place) {
+                held.claims.retain(|other| !Arc::ptr_eq(other, claim));
                 touched.insert(claim.place.clone());
             }
         }
         for claim in after {
-            self.places.entry(claim.place.clone()).or_default().push(Arc::clone(claim));
+            let held = self.places.entry(claim.place.clone()).or_default();
+            // Two that want the same place are rare.
+            held.claims.reserve_exact(1);
+            held.claims.push(Arc::clone(claim));
             touched.insert(claim.place.clone());
         }
     }
@@ -131,8 +141,8 @@ impl Claims {
     ) -> BTreeSet<ObjectKey> {
         let mut concerned = BTreeSet::new();
         // Whether a canary stands alone in its first reading depends on the second.
-        let claims = touched.iter().filter_map(|place| self.places.get(place)).flatten();
-        let firsts = claims.filter_map(|claim| match &claim.reading {
+        let held = touched.iter().filter_map(|place| self.places.get(place));
+        let firsts = held.flat_map(|held| &held.claims).filter_map(|claim| match &claim.reading {
             Reading::Second { first } => Some(first.clone()),
             _ => None,
         });
@@ -140,20 +150,24 @@ impl Claims {
         touched.extend(firsts);
         for place in touched {
             let mut warnings: BTreeMap<ObjectKey, Vec<Warning>> = BTreeMap::new();
-            let claims = self.places.remove(&place).unwrap_or_default();
+            let Some(held) = self.places.get(&place) else { continue };
             let is_had = |place: &Place| {
-                self.places.get(place).is_some_and(|all| all.iter().any(|it| it.canary.is_none()))
+                let held = self.places.get(place);
+                held.is_some_and(|held| held.claims.iter().any(|it| it.canary.is_none()))
             };
-            let route = decide(&claims, is_had, &mut warnings).map(Arc::new);
-            if !claims.is_empty() {
-                self.places.insert(place.clone(), claims);
-            }
+            let route = decide(&held.claims, is_had, &mut warnings).map(Arc::new);
             concerned.extend(self.note(&place, warnings));
-            let before = match &route {
-                Some(route) => self.standing.insert(place.clone(), Arc::clone(route)),
-                None => self.standing.remove(&place),
+            let Entry::Occupied(mut held) = self.places.entry(place) else { continue };
+            let changed = held.get().standing != route;
+            let before = if changed {
+                std::mem::replace(&mut held.get_mut().standing, route.clone())
+            } else {
+                None
             };
-            if before == route {
+            if held.get().claims.is_empty() {
+                held.remove();
+            }
+            if !changed {
                 continue;
             }
             // Another route of the same identity may have come in the meantime: it stays.
@@ -163,7 +177,7 @@ impl Claims {
                 change.routes.entry(Arc::clone(&before.id)).or_insert(None);
             }
             if let Some(route) = route {
-                change.routes.insert(Arc::clone(&route.id), Some(Route::clone(&route)));
+                change.routes.insert(Arc::clone(&route.id), Some(route));
             }
         }
         concerned

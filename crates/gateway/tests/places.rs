@@ -21,7 +21,7 @@ async fn a_slash_at_the_end_of_a_prefix_makes_no_other_path() {
         + &aged("young", "/foo/", "two", YOUNG, "");
     let world = World::of(&text).await;
     for path in ["/foo", "/foo/", "/foo/x"] {
-        assert_eq!(meets(world.served("a.example.com", path).as_ref()), "shop/one:80", "{path}");
+        assert_eq!(meets(world.served("a.example.com", path).as_deref()), "shop/one:80", "{path}");
     }
     let warned = world.warned("shop/young");
     assert!(warned[0].starts_with("Conflict: ") && warned[0].contains("shop/old"), "{warned:?}");
@@ -57,7 +57,7 @@ async fn paths_are_written_as_people_write_and_match_what_clients_send() {
         + &ingress("letter", "a.example.com", "/ü/x", "two", "");
     let world = World::of(&text).await;
     for (path, backend) in [("/sp%20ace/y", "shop/one:80"), ("/%C3%BC/x", "shop/two:80")] {
-        assert_eq!(meets(world.served("a.example.com", path).as_ref()), backend, "{path}");
+        assert_eq!(meets(world.served("a.example.com", path).as_deref()), backend, "{path}");
     }
     assert!(world.warnings.is_empty());
     let regex = annotated(&[("use-regex", "true")]);

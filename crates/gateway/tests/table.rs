@@ -41,7 +41,7 @@ async fn every_case_of_the_table_is_routed_as_it_says() {
             assert_eq!(&meets(world.route(host, path)), expected, "{}: {request}", case.name);
             // The proxy's own router has to agree.
             let served = world.served(host, path);
-            assert_eq!(&meets(served.as_ref()), expected, "{}: {request}", case.name);
+            assert_eq!(&meets(served.as_deref()), expected, "{}: {request}", case.name);
         }
     }
 }
@@ -247,7 +247,7 @@ async fn what_a_person_paused_answers_503_until_it_is_over() {
             }
             _ => None,
         };
-        world.routes.values().map(of).collect()
+        world.routes.values().map(|route| of(route)).collect()
     };
     // Routes are in the order of their names: other, web.
     let mut world = World::of(&pause("", ", retryAfter: 90")).await;

@@ -40,6 +40,6 @@ fn one_cached_route(upstream: SocketAddr) -> TableChange {
     route.policy = Arc::new(policy);
     let mut change = TableChange::default();
     change.backends.insert(backend.id.clone(), Some(backend));
-    change.routes.insert(route.id.clone(), Some(route));
+    change.routes.insert(route.id.clone(), Some(route.into()));
     change
 }

@@ -32,7 +32,7 @@ fn main() -> Result<(), Error> {
     let route = Route::forward("default/any/0/0", HostMatch::Any, path, id.clone());
     let proxy = Arc::new(HttpProxy::new(ProxySettings::default()));
     let problems = proxy.apply(&TableChange {
-        routes: [(route.id.clone(), Some(route))].into(),
+        routes: [(route.id.clone(), Some(route.into()))].into(),
         backends: [(id, Some(Backend::new("default/web:80", vec![endpoint])))].into(),
         ..TableChange::default()
     });

@@ -144,12 +144,12 @@ pub struct RouteFilters {
     id: Arc<str>,
     policy: Arc<Policy>,
     rates: Vec<RateFilter>,
-    cors: Option<CorsFilter>,
+    cors: Option<Box<CorsFilter>>,
     auth: Vec<AuthFilter>,
     /// For routes that send clients elsewhere.
-    pub redirect: Option<RedirectFilter>,
+    pub redirect: Option<Box<RedirectFilter>>,
     /// For routes that are mirrored.
-    pub mirror: Option<MirrorFilter>,
+    pub mirror: Option<Box<MirrorFilter>>,
 }
 
 impl RouteFilters {
@@ -187,10 +187,10 @@ impl RouteFilters {
             id: Arc::clone(&route.id),
             policy: Arc::clone(policy),
             rates,
-            cors: policy.cors.as_ref().map(CorsFilter::new),
+            cors: policy.cors.as_ref().map(|own| Box::new(CorsFilter::new(own))),
             auth,
-            redirect,
-            mirror,
+            redirect: redirect.map(Box::new),
+            mirror: mirror.map(Box::new),
         };
         (filters, problems)
     }

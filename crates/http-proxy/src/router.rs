@@ -95,8 +95,12 @@ impl Router {
     }
 
     /// Adds a route, or replaces the one of its identity.
-    pub fn add_route(&mut self, route: Route, upstreams: &Upstreams) -> Result<(), CompileError> {
-        let mut compiled = Compiled::new(route, upstreams)?;
+    pub fn add_route(
+        &mut self,
+        route: impl Into<Arc<Route>>,
+        upstreams: &Upstreams,
+    ) -> Result<(), CompileError> {
+        let mut compiled = Compiled::new(route.into(), upstreams)?;
         let id = compiled.route.id.clone();
         if let Some(before) = self.take(&id) {
             compiled.stats = Arc::clone(&before.stats);
@@ -125,7 +129,7 @@ impl Router {
             match route {
                 None => next.remove_route(id),
                 Some(route) => {
-                    if let Err(error) = next.add_route(route.clone(), upstreams) {
+                    if let Err(error) = next.add_route(Arc::clone(route), upstreams) {
                         let message = error.to_string();
                         problems.push(RouteProblem { route: id.clone(), message });
                     }

@@ -60,7 +60,7 @@ impl std::fmt::Debug for Certificate {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TableChange {
     /// Routes by identity.
-    pub routes: BTreeMap<RouteId, Option<Route>>,
+    pub routes: BTreeMap<RouteId, Option<Arc<Route>>>,
     /// Backends by identity. A route may name one that is not there (yet): it answers 503.
     pub backends: BTreeMap<BackendId, Option<Backend>>,
     /// Certificates by identity.

@@ -61,7 +61,7 @@ async fn server(answer: Vec<u8>) -> SocketAddr {
 fn proxy(backend: BackendSpec, policy: Policy) -> (SocketAddr, Server) {
     let proxy = Arc::new(HttpProxy::new(ProxySettings::default()));
     proxy.apply(&TableChange {
-        routes: [("r".into(), Some(route("r", HostMatch::Any, policy)))].into(),
+        routes: [("r".into(), Some(route("r", HostMatch::Any, policy).into()))].into(),
         backends: [(BackendId::new(BACKEND), Some(backend))].into(),
         ..TableChange::default()
     });

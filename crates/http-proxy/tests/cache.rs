@@ -106,7 +106,7 @@ impl Proxy {
         let proxy = Arc::new(HttpProxy::new(ProxySettings::default()));
         let backend = Backend::new(BACKEND, vec![Endpoint::at(origin.address)]);
         let problems = proxy.apply(&TableChange {
-            routes: [("r".into(), Some(route("r", HostMatch::Any, policy)))].into(),
+            routes: [("r".into(), Some(route("r", HostMatch::Any, policy).into()))].into(),
             backends: [(BackendId::new(BACKEND), Some(backend))].into(),
             ..TableChange::default()
         });
@@ -361,7 +361,7 @@ async fn source_ranges_hold_before_the_cache() {
     };
     let denying = route("r", HostMatch::Any, Policy { sources: deny, ..cached() });
     proxy.engine.apply(&TableChange {
-        routes: [("r".into(), Some(denying))].into(),
+        routes: [("r".into(), Some(denying.into()))].into(),
         ..TableChange::default()
     });
     let refused = proxy.get("").await;

@@ -54,7 +54,7 @@ fn proxy(endpoints: &[SocketAddr], policy: Policy) -> (SocketAddr, Server) {
     let proxy = Arc::new(HttpProxy::new(ProxySettings::default()));
     let endpoints = endpoints.iter().copied().map(Endpoint::at).collect();
     proxy.apply(&TableChange {
-        routes: [("r".into(), Some(route("r", HostMatch::Any, policy)))].into(),
+        routes: [("r".into(), Some(route("r", HostMatch::Any, policy).into()))].into(),
         backends: [(BackendId::new(BACKEND), Some(BackendSpec::new(BACKEND, endpoints)))].into(),
         ..TableChange::default()
     });

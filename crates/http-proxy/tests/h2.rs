@@ -46,7 +46,7 @@ fn proxy(backend: BackendSpec, policy: Policy, trusted: &[&str]) -> Proxy {
         key_pem: made.signing_key.serialize_pem().into_bytes().into(),
     };
     let problems = proxy.apply(&TableChange {
-        routes: [("r".into(), Some(route("r", HostMatch::Any, policy)))].into(),
+        routes: [("r".into(), Some(route("r", HostMatch::Any, policy).into()))].into(),
         backends: [(BackendId::new(BACKEND), Some(backend))].into(),
         certificates: [("n/a".into(), Some(certificate))].into(),
         ..TableChange::default()

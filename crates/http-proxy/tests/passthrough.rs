@@ -93,7 +93,7 @@ fn proxy(endpoints: Vec<Endpoint>, decrypted: SocketAddr) -> Proxy {
     passed.proxy_protocol = Some(2);
     let plain = Backend::new(BACKEND, vec![Endpoint::at(decrypted)]);
     let problems = proxy.apply(&TableChange {
-        routes: [("r".into(), Some(route("r", HostMatch::Any, Policy::default())))].into(),
+        routes: [("r".into(), Some(route("r", HostMatch::Any, Policy::default()).into()))].into(),
         backends: [(BackendId::new(BACKEND), Some(plain)), (BackendId::new(PASSED), Some(passed))]
             .into(),
         certificates: [("n/own".into(), Some(certificate))].into(),

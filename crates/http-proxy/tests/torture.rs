@@ -89,7 +89,7 @@ async fn a_thousand_changes_under_load_fail_no_request() {
         // Routes of hosts that are asked for come and go, and come back to another policy.
         let host = format!("host-{}.example", change % 200);
         let own = route(&host, HostMatch::Exact(host.as_str().into()), Policy::default());
-        let routes = [(host.as_str().into(), (change % 3 != 2).then_some(own))].into();
+        let routes = [(host.as_str().into(), (change % 3 != 2).then_some(own.into()))].into();
         // Endpoints come, drain and go; one is always there.
         let mut endpoints: Vec<_> =
             backends.iter().map(|backend| Endpoint::at(backend.address)).collect();

@@ -84,7 +84,7 @@ pub(crate) struct World {
     events: mpsc::Receiver<IngressEvent>,
     gateway: Gateway,
     known: BTreeMap<ObjectRef, Object>,
-    pub(crate) routes: BTreeMap<RouteId, Route>,
+    pub(crate) routes: BTreeMap<RouteId, Arc<Route>>,
     pub(crate) backends: BTreeMap<BackendId, Backend>,
     pub(crate) certificates: BTreeMap<Arc<str>, Certificate>,
     pub(crate) passthrough: BTreeMap<Arc<str>, BackendId>,
@@ -217,7 +217,7 @@ impl World {
     }
 
     /// The route of a request by the router that serves.
-    pub(crate) fn served(&self, host: &str, path: &str) -> Option<Route> {
+    pub(crate) fn served(&self, host: &str, path: &str) -> Option<Arc<Route>> {
         let proxy = telaio_http_proxy::HttpProxy::new(telaio_http_proxy::ProxySettings::default());
         let routes = self.routes.iter().map(|(id, route)| (Arc::clone(id), Some(route.clone())));
         let change = TableChange { routes: routes.collect(), ..TableChange::default() };
@@ -240,7 +240,7 @@ impl World {
         let rank =
             |route: &Route| Some((host_rank(&route.host, host)?, path_rank(&route.path, path)?));
         let found = self.routes.values().filter_map(|route| Some((rank(route)?, route)));
-        found.max_by_key(|(rank, _)| *rank).map(|(_, route)| route)
+        found.max_by_key(|(rank, _)| *rank).map(|(_, route)| &**route)
     }
 }
 

@@ -54,7 +54,7 @@ pub struct Target {
 #[derive(Debug)]
 pub struct Compiled {
     /// As it was given.
-    pub route: Route,
+    pub route: Arc<Route>,
     /// Its backends, those of weight 0 left out.
     pub targets: Vec<Target>,
     /// The canaries' backends, in the policy's order.
@@ -75,7 +75,7 @@ pub struct Compiled {
 
 impl Compiled {
     /// Works a route out. Backends that are not there yet are made without endpoints.
-    pub fn new(route: Route, upstreams: &Upstreams) -> Result<Self, CompileError> {
+    pub fn new(route: Arc<Route>, upstreams: &Upstreams) -> Result<Self, CompileError> {
         let path = match &route.path {
             PathMatch::Regex(text) => Some(compile_regex(&format!("^(?:{text})"), true)?),
             _ => None,

@@ -211,7 +211,7 @@ impl Proxy {
         let proxy = Arc::new(HttpProxy::new(settings));
         let endpoints = backends.iter().map(|backend| Endpoint::at(backend.address)).collect();
         proxy.apply(&TableChange {
-            routes: [("r".into(), Some(route("r", HostMatch::Any, policy)))].into(),
+            routes: [("r".into(), Some(route("r", HostMatch::Any, policy).into()))].into(),
             backends: [(BackendId::new(BACKEND), Some(BackendSpec::new(BACKEND, endpoints)))]
                 .into(),
             ..TableChange::default()

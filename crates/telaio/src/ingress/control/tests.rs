@@ -34,7 +34,7 @@ fn table(routes: usize) -> TableChange {
         let backend = BackendId::new(&format!("shop/web-{number}:80"));
         let path = PathMatch::Prefix("/".into());
         let route = Route::forward(&id, host, path, backend);
-        change.routes.insert(id.as_str().into(), Some(route));
+        change.routes.insert(id.as_str().into(), Some(route.into()));
     }
     change
 }
