@@ -231,6 +231,7 @@ fn unfinished(network: &Network, request: &CleanInstanceRequest) -> Attachment {
         host_link: names::host_link(&network.name, id, INTERFACE, 0),
         is_routed: false,
         is_chained: false,
+        asked_mac: None,
         mac: String::new(),
         addresses: Vec::new(),
         ports: request.ports.clone(),

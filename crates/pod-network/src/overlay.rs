@@ -22,7 +22,7 @@ use telaio_netlink::addresses::Addresses;
 use telaio_netlink::links::{Link, LinkIndex};
 use telaio_netlink::offload::disable_checksum_offload;
 use telaio_netlink::rtnl::{
-    FdbEntry, Mac, Neighbour, Request, Route, Rtnetlink, SetLink, Vxlan, Which,
+    FdbEntry, Mac, Neighbour, OwnAddress, Request, Route, Rtnetlink, SetLink, Vxlan, Which,
 };
 
 use crate::error::{Error, Result};
@@ -267,7 +267,7 @@ pub(crate) fn ensure_link(
         mtu,
         group,
     };
-    let up = SetLink { no_own_address: true, ..SetLink::up(Which::Name(&name)) };
+    let up = SetLink { own_address: Some(OwnAddress::Nothing), ..SetLink::up(Which::Name(&name)) };
     kernel.all([Request::Vxlan(vxlan), Request::Set(up)]).map_err(doing())?;
     disable_checksum_offload(&name).map_err(doing())?;
     set(&format!("ipv4/conf/{name}/rp_filter"), "0")?;

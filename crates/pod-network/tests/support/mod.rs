@@ -10,6 +10,7 @@
 )]
 
 pub mod cni;
+pub mod frames;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
