@@ -169,10 +169,8 @@ fn remove_stray_namespaces(state: &State) -> Result<()> {
             Ok(None) => Ok(false),
             Err(error) => Err(error.into()),
         };
-        let outcome = is_empty.and_then(|is_empty| match is_empty {
-            true => attach::remove_netns(&name),
-            false => Ok(()),
-        });
+        let remove = |is_empty| if is_empty { attach::remove_netns(&name) } else { Ok(()) };
+        let outcome = is_empty.and_then(remove);
         errors.extend(outcome.err());
     }
     Error::all(errors)
