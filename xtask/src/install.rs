@@ -29,6 +29,8 @@ const DEBIAN: &[(&str, &str)] = &[
     ("ping", "iputils-ping"),
     // A client of the ingress that is not ours.
     ("curl", "curl"),
+    // Certificates of kinds that nothing of ours would make.
+    ("openssl", "openssl"),
     // A kernel to run tests on, and what loads its modules.
     ("linux.uml", "user-mode-linux"),
     ("modprobe", "kmod"),
@@ -52,9 +54,8 @@ const KERNEL_FOR_EMULATOR: &str = "linux-image-cloud-amd64";
 /// What runs programs in JavaScript, and fetches them.
 const NODE: &[(&str, &str)] = &[("node", "nodejs"), ("npm", "npm")];
 
-/// What shows the page, what makes certificates, and what makes a namespace to do so in.
-const BROWSER: &[(&str, &str)] =
-    &[("chromium", "chromium"), ("openssl", "openssl"), ("unshare", "util-linux")];
+/// What shows the page, and what makes a namespace to do so in.
+const BROWSER: &[(&str, &str)] = &[("chromium", "chromium"), ("unshare", "util-linux")];
 
 /// The public HTTP cache test-suite, for npm. Another version may ask for other things.
 const CACHE_TESTS: (&str, &str) = ("http-cache-tests", "0.4.5");

@@ -19,6 +19,7 @@ pub mod hello;
 pub mod rewind;
 pub mod store;
 pub mod upstream;
+mod x509;
 
 pub use accept::{AcceptError, Accepted, TlsAcceptor, TlsLimits, TlsProblem};
 pub use certificate::{Certificate, CertificateError};

@@ -6,6 +6,7 @@
 //! - [`links`] and [`addresses`]: the machine's links, and its own addresses;
 //! - [`rtnl`]: pairs of links, bridges, vxlan, routes and neighbours, many requests at a time;
 //! - [`losses`]: noticing that some of these go;
+//! - [`packets`]: whole frames of a link;
 //! - [`offload`]: switching off what hardware would do;
 //! - [`tc`]: how fast links send;
 //! - [`listen`]: whether a port is free, and who has it;
@@ -35,6 +36,7 @@ pub mod netns;
 pub mod nftables;
 pub mod offload;
 pub mod original_dst;
+pub mod packets;
 pub mod rtnl;
 pub mod socket;
 pub mod tc;

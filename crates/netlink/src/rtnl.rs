@@ -31,7 +31,9 @@ use crate::netns::{Netns, NetnsError};
 use crate::socket::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, Protocol, Socket};
 use crate::wire::{Message, Writer};
 
-pub use link::{Bridge, BridgePort, BridgeVlan, Mac, PeerPlace, SetLink, Veth, Vxlan, Which};
+pub use link::{
+    Bridge, BridgePort, BridgeVlan, Mac, OwnAddress, PeerPlace, SetLink, Veth, Vxlan, Which,
+};
 pub use neighbour::{FdbEntry, Neighbour, PortEntry};
 pub use route::{Route, Scope};
 

@@ -110,6 +110,7 @@ pub(crate) fn attach(
         host_link: names::host_link(&network.name, wanted.container, wanted.interface, 0),
         is_routed: false,
         is_chained: false,
+        asked_mac: wanted.mac.map(|mac| mac.to_string()),
         mac: String::new(),
         addresses: Vec::new(),
         ports: wanted.ports.to_vec(),
@@ -242,12 +243,8 @@ fn make(
 ) -> Result<Attached> {
     let gateways = claim_addresses(state, network, wanted, key, record)?;
     ports::claim(state, key, record)?;
-    let first = record.addresses.first().map(IpInet::address);
-    let mac = match (wanted.mac, first) {
-        (Some(mac), _) => mac,
-        (None, Some(ip)) => names::instance_mac(ip),
-        (None, None) => names::mac(&["instance", &record.host_link]),
-    };
+    let mac = record.hardware_address();
+    let mac = mac.unwrap_or_else(|| names::mac(&["instance", &record.host_link]));
     let routes = links::Routes { is_default: wanted.is_default, more: wanted.routes };
     let made = links::make(network, record, netns, mac, &gateways, &routes)?;
     if let Some(bandwidth) = &record.bandwidth {
@@ -439,7 +436,8 @@ fn forget(state: &State, key: &str, record: &Attachment) -> Result<()> {
     state.remove_attachment(key)
 }
 
-fn remove_netns(name: &str) -> Result<()> {
+/// Removes a namespace of ours; that it is gone is no fault.
+pub(crate) fn remove_netns(name: &str) -> Result<()> {
     match Netns::remove(name) {
         Err(NetnsError::System { what: "unmount", source, .. })
             if source.raw_os_error() == Some(EINVAL) =>

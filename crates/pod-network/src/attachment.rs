@@ -6,7 +6,10 @@ use std::net::IpAddr;
 use cidr::IpInet;
 use serde::{Deserialize, Serialize};
 
+use telaio_netlink::rtnl::Mac;
+
 use crate::bandwidth::Bandwidth;
+use crate::names;
 use crate::port::Port;
 
 /// An interface of an instance on a network.
@@ -31,8 +34,11 @@ pub struct Attachment {
     /// The interface is another plugin's: only ports and limits are ours.
     #[serde(default)]
     pub is_chained: bool,
-    /// The interface's hardware address.
+    /// The interface's hardware address; empty until it is whole.
     pub mac: String,
+    /// The hardware address that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_mac: Option<String>,
     /// Its addresses, each with its network's prefix length.
     pub addresses: Vec<IpInet>,
     /// Ports of the node that lead to it.
@@ -59,6 +65,16 @@ impl Attachment {
     /// Its first address of a family.
     pub fn address(&self, is_ipv4: bool) -> Option<IpAddr> {
         self.addresses.iter().map(IpInet::address).find(|ip| ip.is_ipv4() == is_ipv4)
+    }
+
+    /// The hardware address that it has, or will have: the one that was asked for, or one made from its first address, IPv4
+    /// before IPv6. The order in which addresses were claimed is nowhere on record, so it must not count.
+    pub(crate) fn hardware_address(&self) -> Option<Mac> {
+        let said = Some(self.mac.as_str()).filter(|text| !text.is_empty());
+        match said.or(self.asked_mac.as_deref()) {
+            Some(text) => text.parse().ok(),
+            None => self.addresses.iter().map(IpInet::address).min().map(names::instance_mac),
+        }
     }
 }
 

@@ -173,6 +173,7 @@ fn unknown(config: &Config, target: &Target) -> Attachment {
         host_link: names::host_link(&config.name, container, interface, 0),
         is_routed: false,
         is_chained: false,
+        asked_mac: None,
         mac: "unknown".to_owned(),
         addresses: Vec::new(),
         ports: Vec::new(),

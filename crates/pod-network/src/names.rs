@@ -4,7 +4,7 @@
 //! and plain stays readable in the name, any other is replaced by a hash; the two forms begin differently, so
 //! that no ID can be made to look like another's hash.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use sha2::{Digest, Sha256};
 use telaio_netlink::rtnl::Mac;
@@ -21,6 +21,11 @@ pub fn namespace(instance_id: &str) -> String {
     } else {
         format!("telaio-h-{}", hash(&["namespace", instance_id], 24))
     }
+}
+
+/// Whether a namespace's name is one that [`namespace`] gives.
+pub(crate) fn is_namespace(name: &str) -> bool {
+    ["telaio-i-", "telaio-h-"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// The name of the bridge of a node of the library.
@@ -80,7 +85,7 @@ pub(crate) fn mac(texts: &[&str]) -> Mac {
     Mac([0x02, digest[0], digest[1], digest[2], digest[3], digest[4]])
 }
 
-/// The hardware address of an instance, made from its first address: whoever gets the address next gets the same, and
+/// The hardware address of an instance, made from one of its addresses: whoever gets the address next gets the same, and
 /// what neighbours remember stays right.
 pub(crate) fn instance_mac(address: IpAddr) -> Mac {
     match address {
@@ -93,6 +98,15 @@ pub(crate) fn instance_mac(address: IpAddr) -> Mac {
             Mac([0x0a, 0x56, a, b, c, d])
         }
     }
+}
+
+/// The address that the kernel makes from a hardware address (RFC 4291, appendix A).
+pub(crate) fn link_local(mac: Mac) -> Ipv6Addr {
+    let Mac([first, second, third, rest @ ..]) = mac;
+    let [fourth, fifth, sixth] = rest;
+    let id = [first ^ 2, second, third, 0xff, 0xfe, fourth, fifth, sixth];
+    let id = u64::from_be_bytes(id);
+    Ipv6Addr::from(0xfe80 << 112 | u128::from(id))
 }
 
 /// Letters, digits, `-`, `_` and `.` only.

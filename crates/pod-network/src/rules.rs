@@ -23,7 +23,8 @@
 //!
 //! A table of the same name on bridges looks at what instances send (`ports`, prerouting): frames go to one of the bridges in
 //! the set `bridges` and to nobody else, and their sender is one of the addresses that the instance at that port has (sets
-//! `sources4` and `sources6`: port . address), in ARP too. So an instance cannot pass itself off as another.
+//! `sources4` and `sources6`: port . address), in ARP too, and in IPv6 they speak of no other address when they say or ask who
+//! has it; routers they are not. So an instance cannot pass itself off as another, or as the node.
 //!
 //! The service proxy's chains come first, at −100 and 100 after us: a service's port wins over a published one, and
 //! whoever is masqueraded here is not masqueraded again.
@@ -39,6 +40,7 @@ use telaio_netlink::nftables::{Batch, Element, ElementData, Family, Nftables};
 
 use crate::attachment::Attachment;
 use crate::error::{Error, Result};
+use crate::names;
 use crate::network::Network;
 use crate::overlay;
 use crate::port::{Port, Protocol};
@@ -449,12 +451,14 @@ fn sources(instance: &Attachment) -> Vec<Entry> {
     }
     let mut name = instance.host_link.clone().into_bytes();
     name.resize(LINK_NAME_BYTES, 0);
-    let entry = |inet: &cidr::IpInet| {
-        let key = [name.clone(), octets(inet.address())].concat();
-        let map = if inet.is_ipv4() { SOURCES4 } else { SOURCES6 };
+    let entry = |ip: IpAddr| {
+        let key = [name.clone(), octets(ip)].concat();
+        let map = if ip.is_ipv4() { SOURCES4 } else { SOURCES6 };
         Entry { family: Family::Bridge, map, key, value: None }
     };
-    instance.addresses.iter().map(entry).collect()
+    let addresses = instance.addresses.iter().map(cidr::IpInet::address);
+    let link_local = instance.hardware_address().map(|mac| names::link_local(mac).into());
+    addresses.chain(link_local).map(entry).collect()
 }
 
 /// Whether a port is published in a family at all.

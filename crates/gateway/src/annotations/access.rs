@@ -194,8 +194,9 @@ pub(super) const ROWS: &[Row] = &[
         "Clients must show a certificate that comes from an authority in this Secret's ca.crt.",
         |text, options| set(&mut options.client_tls.secret, values::object_name(text)),
     )
-    .but("the Secret must be in the Ingress's own namespace. A wrong certificate is answered with 403 \
-          for this Ingress's routes, and not by ending the connection")
+    .but("the Secret must be in the Ingress's own namespace. A wrong certificate is answered with 400 \
+          for this Ingress's routes (as none is, where one is needed, and plain HTTP there with 403), and \
+          not by ending the connection. One of X.509 version 1 must be signed by the authority itself")
     .guard(),
     Row::both(
         "auth-tls-verify-client",

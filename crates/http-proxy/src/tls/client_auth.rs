@@ -9,18 +9,22 @@ use std::sync::Arc;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 
 use super::certificate::{CertificateError, read_chain};
-use super::provider;
+use super::{provider, x509};
 use crate::table::{ClientTls, ClientTlsMode};
 
 /// Says whether a certificate comes from a host's authority.
 #[derive(Debug, Clone)]
 pub(super) struct Judge {
     authority: Option<Arc<dyn ClientCertVerifier>>,
+    /// For what the authority's verifier does not read.
+    certificates: Arc<[CertificateDer<'static>]>,
+    /// How many certificates may lie between the client's and the authority's.
+    depth: usize,
 }
 
 impl Judge {
@@ -33,18 +37,20 @@ impl Judge {
         }
         let wrong = |reason: String| CertificateError::Unreadable { field: "ca.crt", reason };
         let mut roots = RootCertStore::empty();
-        for certificate in read_chain("ca.crt", &settings.authorities_pem)? {
-            roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
+        let certificates = read_chain("ca.crt", &settings.authorities_pem)?;
+        for certificate in &certificates {
+            roots.add(certificate.clone()).map_err(|error| wrong(error.to_string()))?;
         }
         let authority = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
             .build()
             .map_err(|error| wrong(error.to_string()))?;
-        Ok(Self { authority: Some(authority) })
+        let depth = usize::from(settings.verify_depth);
+        Ok(Self { authority: Some(authority), certificates: certificates.into(), depth })
     }
 
     /// Trusts nobody.
     pub(super) fn nobody() -> Self {
-        Self { authority: None }
+        Self { authority: None, certificates: Arc::default(), depth: 0 }
     }
 
     /// What asks for a certificate in the handshake.
@@ -64,6 +70,12 @@ impl Judge {
         let Some((leaf, rest)) = chain.split_first() else {
             return Err("there is no certificate".to_owned());
         };
+        if x509::is_version_1(leaf) {
+            let algorithms = provider().signature_verification_algorithms;
+            return x509::verify_version_1(leaf, &self.certificates, now, &algorithms);
+        }
+        // They come in order, each signed by the next.
+        let rest = rest.get(..self.depth).unwrap_or(rest);
         match authority.verify_client_cert(leaf, rest, now) {
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
@@ -78,6 +90,26 @@ impl Judge {
 struct AskOnly {
     algorithms: WebPkiSupportedAlgorithms,
     hints: Vec<DistinguishedName>,
+}
+
+impl AskOnly {
+    /// A second look at what webpki cannot read: who has the key of such a certificate is let
+    /// through to the judge, too.
+    fn or_by_key(
+        &self,
+        verdict: Result<HandshakeSignatureValid, rustls::Error>,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+        first_only: bool,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let unread = verdict.is_err() && ParsedCertificate::try_from(certificate).is_err();
+        if !unread {
+            return verdict;
+        }
+        x509::verify_handshake(message, certificate, signed, &self.algorithms, first_only)?;
+        Ok(HandshakeSignatureValid::assertion())
+    }
 }
 
 impl ClientCertVerifier for AskOnly {
@@ -104,7 +136,8 @@ impl ClientCertVerifier for AskOnly {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.algorithms)
+        let verdict = verify_tls12_signature(message, certificate, signed, &self.algorithms);
+        self.or_by_key(verdict, message, certificate, signed, false)
     }
 
     fn verify_tls13_signature(
@@ -113,10 +146,14 @@ impl ClientCertVerifier for AskOnly {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+        let verdict = verify_tls13_signature(message, certificate, signed, &self.algorithms);
+        self.or_by_key(verdict, message, certificate, signed, true)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,10 +26,9 @@ const INFO_SLAVE_KIND: u16 = 4;
 const INFO_SLAVE_DATA: u16 = 5;
 const VETH_INFO_PEER: u16 = 1;
 const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
-/// No address of its own making.
-const ADDR_GEN_NONE: u8 = 1;
 
 const BRPORT_HAIRPIN: u16 = 4;
+const BRPORT_LEARNING: u16 = 8;
 const BRPORT_MCAST_FLOOD: u16 = 27;
 const BRPORT_BCAST_FLOOD: u16 = 30;
 const BRPORT_ISOLATED: u16 = 33;
@@ -296,8 +295,18 @@ pub struct BridgePort {
     pub isolated: bool,
     /// Frames may leave by the port that they came in by.
     pub hairpin: bool,
-    /// Of frames for everybody it gets only the bridge's own.
+    /// Of frames for everybody it gets only the bridge's own, and the bridge learns nothing from what it sends: it is told.
     pub is_quiet: bool,
+}
+
+/// The IPv6 address that a link gives itself, by the kernel's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum OwnAddress {
+    /// One that is made from its hardware address.
+    FromMac = 0,
+    /// None.
+    Nothing = 1,
 }
 
 /// A change of a link.
@@ -319,8 +328,8 @@ pub struct SetLink<'a> {
     pub master: Option<LinkIndex>,
     /// What it may do as a port of a bridge.
     pub port: Option<BridgePort>,
-    /// It gives itself no IPv6 address.
-    pub no_own_address: bool,
+    /// Which IPv6 address it gives itself; as it is without.
+    pub own_address: Option<OwnAddress>,
 }
 
 impl<'a> SetLink<'a> {
@@ -335,7 +344,7 @@ impl<'a> SetLink<'a> {
             group: None,
             master: None,
             port: None,
-            no_own_address: false,
+            own_address: None,
         }
     }
 
@@ -371,15 +380,16 @@ impl<'a> SetLink<'a> {
             let data = writer.begin_nest(INFO_SLAVE_DATA);
             writer.put_u8(BRPORT_HAIRPIN, u8::from(port.hairpin));
             writer.put_u8(BRPORT_ISOLATED, u8::from(port.isolated));
+            writer.put_u8(BRPORT_LEARNING, u8::from(!port.is_quiet));
             writer.put_u8(BRPORT_MCAST_FLOOD, u8::from(!port.is_quiet));
             writer.put_u8(BRPORT_BCAST_FLOOD, u8::from(!port.is_quiet));
             writer.end_nest(data);
             writer.end_nest(info);
         }
-        if self.no_own_address {
+        if let Some(own) = self.own_address {
             let families = writer.begin_nest(IFLA_AF_SPEC);
             let v6 = writer.begin_nest(libc::AF_INET6 as u16);
-            writer.put_u8(IFLA_INET6_ADDR_GEN_MODE, ADDR_GEN_NONE);
+            writer.put_u8(IFLA_INET6_ADDR_GEN_MODE, own as u8);
             writer.end_nest(v6);
             writer.end_nest(families);
         }

@@ -10,8 +10,8 @@ use telaio_netlink::NetlinkError;
 use telaio_netlink::links::LinkIndex;
 use telaio_netlink::netns::Netns;
 use telaio_netlink::rtnl::{
-    Address, BridgePort, BridgeVlan, Mac, Neighbour, PeerPlace, PortEntry, Request, Route,
-    Rtnetlink, SetLink, Veth, Which,
+    Address, BridgePort, BridgeVlan, Mac, Neighbour, OwnAddress, PeerPlace, PortEntry, Request,
+    Route, Rtnetlink, SetLink, Veth, Which,
 };
 
 use crate::attachment::Attachment;
@@ -152,7 +152,7 @@ fn try_pair(
     };
     let on_bridge = SetLink {
         port: Some(port_of(network)),
-        no_own_address: true,
+        own_address: Some(OwnAddress::Nothing),
         ..SetLink::up(Which::Name(name))
     };
     // Isolated before it is switched on.
@@ -322,7 +322,10 @@ fn requests(
 ) -> Vec<Request<'static>> {
     let is_routed = network.mode == Mode::Routed;
     let up = |which| Request::Set(SetLink::up(which));
-    let mut requests = vec![up(Which::Name("lo")), up(Which::Index(link))];
+    // The only address of this kind that its port lets it send from.
+    let own_address = is_routed.then_some(OwnAddress::FromMac);
+    let own = SetLink { own_address, ..SetLink::up(Which::Index(link)) };
+    let mut requests = vec![up(Which::Name("lo")), Request::Set(own)];
     for (inet, gateway) in record.addresses.iter().zip(gateways) {
         let gateway = gateway.filter(|_| is_routed);
         requests.push(Request::AddAddress(Address {

@@ -104,6 +104,7 @@ fn record(request: &Request, previous: &Value) -> Result<Attachment, Fault> {
         },
         is_routed: false,
         is_chained: true,
+        asked_mac: None,
         mac: mac.unwrap_or("unknown").to_owned(),
         addresses,
         ports: request.ports.clone(),

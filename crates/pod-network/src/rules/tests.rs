@@ -13,6 +13,7 @@ fn instance() -> Attachment {
         host_link: "tlvabcdefghijkl".to_owned(),
         is_routed: false,
         is_chained: false,
+        asked_mac: None,
         mac: "02:00:00:00:00:01".to_owned(),
         addresses: vec!["10.1.0.2/24".parse().unwrap(), "fd01::2/64".parse().unwrap()],
         ports: vec![
@@ -64,7 +65,28 @@ fn an_instance_is_elements_only() {
     assert_eq!(in_map(&entries, Family::Ip, HAIRPIN).len(), 1);
     let sources = in_map(&entries, Family::Bridge, SOURCES4);
     assert_eq!(sources[0].key, b"tlvabcdefghijkl\0\x0a\x01\x00\x02");
-    assert_eq!(in_map(&entries, Family::Bridge, SOURCES6).len(), 1);
+    let sources = in_map(&entries, Family::Bridge, SOURCES6);
+    assert_eq!(sources.len(), 2);
+    assert_eq!(sources[1].key[16..], [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 1]);
+}
+
+#[test]
+fn one_that_is_not_whole_has_the_rules_that_it_will_have_in_whichever_order_its_addresses_are_known()
+ {
+    let begun = Attachment { mac: String::new(), ..instance() };
+    let of = |instance: &Attachment| {
+        let entries = entries(instance);
+        let key = in_map(&entries, Family::Bridge, SOURCES6)[1].key[16..].to_vec();
+        std::net::Ipv6Addr::from(<[u8; 16]>::try_from(key).unwrap()).to_string()
+    };
+    assert_eq!(of(&begun), "fe80::858:aff:fe01:2");
+    let mut other = begun.clone();
+    other.addresses.reverse();
+    assert_eq!(of(&other), of(&begun));
+    let whole = Attachment { mac: "0a:58:0a:01:00:02".to_owned(), ..instance() };
+    assert_eq!(of(&whole), of(&begun));
+    let asked = Attachment { asked_mac: Some("02:00:00:00:00:01".to_owned()), ..begun };
+    assert_eq!(of(&asked), of(&instance()));
 }
 
 #[test]

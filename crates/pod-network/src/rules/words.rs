@@ -27,6 +27,12 @@ const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 const ICMP_REDIRECT: u8 = 5;
 const ICMPV6_REDIRECT: u8 = 137;
+const ICMPV6_ROUTER_SOLICITATION: u8 = 133;
+const ICMPV6_ROUTER_ADVERTISEMENT: u8 = 134;
+const ICMPV6_SOLICITATION: u8 = 135;
+const ICMPV6_ADVERTISEMENT: u8 = 136;
+/// Who listens to which multicast: query aside, of both versions.
+const ICMPV6_LISTENERS: [u8; 3] = [131, 132, 143];
 
 /// The words of one family.
 #[derive(Debug, Clone, Copy)]
@@ -266,9 +272,6 @@ pub(super) fn frames() -> Vec<Vec<Expression>> {
     let mut from_others = vec![group(0, MetaKey::InputGroup)];
     from_others.push(not_equal(0, PORT_GROUP.to_ne_bytes().to_vec()));
     from_others.push(accept());
-    let link_local = [is(ETHER_IPV6), v6.link_local_sources(), vec![accept()]].concat();
-    let unspecified = octets(Ipv6Addr::UNSPECIFIED.into());
-    let no_address = [is(ETHER_IPV6), vec![v6.source(0), equal(0, unspecified), accept()]].concat();
     // In ARP the sender's address comes after its hardware address.
     let arp =
         Expression::Payload { to: Reg(NAME_REGS), base: Payload::Network, offset: 14, len: 4 };
@@ -282,16 +285,56 @@ pub(super) fn frames() -> Vec<Vec<Expression>> {
     let known = [ETHER_IPV4, ETHER_IPV6, ETHER_ARP];
     other_kinds.extend(known.map(|kind| not_equal(0, kind.to_be_bytes().to_vec())));
     other_kinds.push(Expression::Verdict(Verdict::Drop));
-    vec![
+    let mut rules = vec![
         from_others,
         past_the_node_dropped(),
         false_sender(ETHER_IPV4, v4_source, SOURCES4),
         false_sender(ETHER_ARP, arp, SOURCES4),
-        link_local,
-        no_address,
-        false_sender(ETHER_IPV6, v6.source(NAME_REGS), SOURCES6),
-        other_kinds,
-    ]
+    ];
+    rules.extend(neighbour_messages().into_iter().map(|rule| [is(ETHER_IPV6), rule].concat()));
+    rules.push(false_sender(ETHER_IPV6, v6.source(NAME_REGS), SOURCES6));
+    rules.push(other_kinds);
+    rules
+}
+
+/// What IPv6 says about who has an address. Messages of routers are the node's alone; who has an address says so of no other;
+/// who has none yet asks whether anybody has the one that will be its own, looks for routers, or says what it listens to.
+fn neighbour_messages() -> Vec<Vec<Expression>> {
+    let v6 = Words { family: Family::Ip6 };
+    let message = |kind: u8| {
+        vec![
+            Expression::Meta { to: Reg(0), key: MetaKey::Protocol },
+            equal(0, vec![ICMPV6]),
+            Expression::Payload { to: Reg(0), base: Payload::Transport, offset: 0, len: 1 },
+            equal(0, vec![kind]),
+        ]
+    };
+    // The address that it is about comes after type, code, checksum and four bytes more.
+    let about = |is_others| {
+        vec![
+            Expression::Meta { to: Reg(0), key: MetaKey::InputName },
+            Expression::Payload {
+                to: Reg(NAME_REGS),
+                base: Payload::Transport,
+                offset: 8,
+                len: 16,
+            },
+            in_set(SOURCES6, is_others),
+        ]
+    };
+    let verdict = |verdict| vec![Expression::Verdict(verdict)];
+    let unspecified = octets(Ipv6Addr::UNSPECIFIED.into());
+    let from_nobody = || vec![v6.source(0), equal(0, unspecified.clone())];
+    let mut rules: Vec<_> = [ICMPV6_ROUTER_ADVERTISEMENT, ICMPV6_REDIRECT]
+        .map(|kind| [message(kind), verdict(Verdict::Drop)].concat())
+        .into();
+    rules.push([message(ICMPV6_ADVERTISEMENT), about(true), verdict(Verdict::Drop)].concat());
+    let own = [message(ICMPV6_SOLICITATION), about(false)].concat();
+    rules.push([from_nobody(), own, verdict(Verdict::Accept)].concat());
+    for kind in [ICMPV6_ROUTER_SOLICITATION].into_iter().chain(ICMPV6_LISTENERS) {
+        rules.push([from_nobody(), message(kind), verdict(Verdict::Accept)].concat());
+    }
+    rules
 }
 
 /// Frames that are for another than a bridge of ours.

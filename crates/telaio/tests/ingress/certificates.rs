@@ -165,3 +165,89 @@ fn tls_goes_through_to_a_backend_or_is_spoken_with_it() {
         serde_json::from_slice(&out.stdout).unwrap_or_else(|error| panic!("{error}: {out:?}"));
     assert_eq!(seen["headers"]["via"], "2.0 telaio", "one proxy has opened it: {seen}");
 }
+
+/// Runs openssl in a directory.
+fn openssl(directory: &Path, arguments: &str) {
+    let mut command = Command::new("openssl");
+    let out = command.args(arguments.split(' ')).current_dir(directory).output().unwrap();
+    assert!(out.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// An authority, and clients' certificates such as many have from examples: of version 1, signed by
+/// the authority, by another of the same name, and over; and one of a kind that webpki does not read.
+fn make_old_certificates(directory: &Path) -> String {
+    for authority in ["ca", "other"] {
+        let rsa = format!("-newkey rsa:2048 -nodes -keyout {authority}.key -out {authority}.crt");
+        openssl(directory, &format!("req -x509 {rsa} -days 30 -subj /CN=myca"));
+    }
+    std::fs::write(directory.join("odd.cnf"), "1.2.3.4=critical,ASN1:UTF8String:odd\n").unwrap();
+    let cases = [
+        ("rsa", "rsa:2048", "ca", "-days 30"),
+        ("ec", "ec -pkeyopt ec_paramgen_curve:P-384", "ca", "-days 30"),
+        ("stranger", "rsa:2048", "other", "-days 30"),
+        ("over", "rsa:2048", "ca", "-days -1"),
+        ("odd", "rsa:2048", "ca", "-days 30 -extfile odd.cnf"),
+    ];
+    for (name, key, by, more) in cases {
+        let newkey = format!("-newkey {key} -nodes -keyout {name}.key -out {name}.csr");
+        openssl(directory, &format!("req {newkey} -subj /CN={name}"));
+        let signer = format!("-CA {by}.crt -CAkey {by}.key -set_serial 02");
+        openssl(
+            directory,
+            &format!("x509 -req -sha256 {more} -in {name}.csr {signer} -out {name}.crt"),
+        );
+    }
+    std::fs::read_to_string(directory.join("ca.crt")).unwrap()
+}
+
+#[test]
+fn certificates_of_version_1_are_judged_and_none_cuts_the_handshake() {
+    let one = Echo::start("one");
+    let directory = tempfile::tempdir().unwrap();
+    let authority_pem = make_old_certificates(directory.path());
+    let (certificate, key) = signed("a.example.com", &authority("server"));
+    let mut all = service("one", &[&one])
+        + &secret("cert", "kubernetes.io/tls", &[("tls.crt", &certificate), ("tls.key", &key)])
+        + &secret("clients", "Opaque", &[("ca.crt", &authority_pem)]);
+    for (name, mode) in [("on", "on"), ("maybe", "optional"), ("any", "optional_no_ca")] {
+        let pairs = [("auth-tls-secret", "shop/clients"), ("auth-tls-verify-client", mode)];
+        let host = format!("{name}.example.com");
+        all += &with_tls(&ingress(name, &host, "/", "one", &all_annotated(&pairs)), &host);
+    }
+    all += &with_tls(&ingress("open", "open.example.com", "/", "one", ""), "open.example.com");
+    let manifests = Manifests::empty();
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "own");
+    let status = |host: &str, client: &str, version: &[&str]| {
+        let file = |end: &str| directory.path().join(format!("{client}.{end}"));
+        let (certificate, key) = (file("crt"), file("key"));
+        let mut more = vec!["--cert", certificate.to_str().unwrap()];
+        more.extend(["--key", key.to_str().unwrap()]);
+        more.extend(version);
+        let host = format!("{host}.example.com");
+        let answer = curl(&plane, &host, "/", &more);
+        let answer = answer.unwrap_or_else(|| panic!("{host} as {client} {version:?}: cut"));
+        let verify = (answer.status == 200)
+            .then(|| answer.seen()["headers"]["ssl-client-verify"].as_str().map(str::to_owned));
+        (answer.status, verify.flatten())
+    };
+    let success = || (200, Some("SUCCESS".to_owned()));
+    for version in [&["--tls-max", "1.2"][..], &["--tlsv1.3"]] {
+        for client in ["rsa", "ec"] {
+            for host in ["on", "maybe", "any"] {
+                assert_eq!(status(host, client, version), success(), "{host} {client} {version:?}");
+            }
+        }
+        for client in ["stranger", "over", "odd"] {
+            for host in ["on", "maybe"] {
+                let refused = (400, None);
+                assert_eq!(status(host, client, version), refused, "{host} {client} {version:?}");
+            }
+            let (answered, verify) = status("any", client, version);
+            let verify = verify.unwrap_or_default();
+            assert!(answered == 200 && verify.starts_with("FAILED:"), "{client}: {verify}");
+            // Who is not asked sends none.
+            assert_eq!(status("open", client, version), (200, None), "{client} {version:?}");
+        }
+    }
+}
