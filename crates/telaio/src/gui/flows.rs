@@ -166,10 +166,7 @@ impl Places {
         let Some(&(service, port)) = self.addresses.get(&(protocol, asked)).or_else(of_node) else {
             return;
         };
-        let add = |to: &mut Connections| match open {
-            true => to.open += 1,
-            false => to.other += 1,
-        };
+        let add = |to: &mut Connections| *(if open { &mut to.open } else { &mut to.other }) += 1;
         if let Some(count) = self.counts.get_mut(service).and_then(|all| all.get_mut(port)) {
             add(count);
         }
