@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 /// Where names of namespaces are kept; iproute2's place.
-const NAMES_DIR: &str = "/run/netns";
+pub const NAMES_DIR: &str = "/run/netns";
 /// The calling thread's own namespace.
 const OWN_NETNS: &str = "/proc/thread-self/ns/net";
 

@@ -436,7 +436,8 @@ fn forget(state: &State, key: &str, record: &Attachment) -> Result<()> {
     state.remove_attachment(key)
 }
 
-fn remove_netns(name: &str) -> Result<()> {
+/// Removes a namespace of ours; that it is gone is no fault.
+pub(crate) fn remove_netns(name: &str) -> Result<()> {
     match Netns::remove(name) {
         Err(NetnsError::System { what: "unmount", source, .. })
             if source.raw_os_error() == Some(EINVAL) =>

@@ -206,14 +206,20 @@ impl Host {
         let _lock = state.lock_shared()?;
         // An instance's ID says nothing of its node.
         let mut errors = Vec::new();
+        let mut has_record = false;
         for network in state.networks()? {
             let key = names::attachment_key(&network.name, &request.instance_id, INTERFACE);
             if let Some(record) = state.attachment(&key)? {
+                has_record = true;
                 let record = record.unwrap_or_else(|| unfinished(&network, request));
                 if record.netns_name.is_some() {
                     errors.extend(attach::detach(&state, &key, Some(record)).err());
                 }
             }
+        }
+        if !has_record {
+            // Whoever was to make it may have been killed before there was a record of it.
+            errors.extend(attach::remove_netns(&names::namespace(&request.instance_id)).err());
         }
         Error::all(errors)
     }

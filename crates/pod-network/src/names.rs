@@ -23,6 +23,11 @@ pub fn namespace(instance_id: &str) -> String {
     }
 }
 
+/// Whether a namespace's name is one that [`namespace`] gives.
+pub(crate) fn is_namespace(name: &str) -> bool {
+    ["telaio-i-", "telaio-h-"].iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// The name of the bridge of a node of the library.
 pub fn bridge(node_id: &str) -> String {
     if is_plain(node_id, BRIDGE_ID_LEN_MAX) {

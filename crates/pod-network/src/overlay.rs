@@ -20,7 +20,7 @@ use cidr::{IpCidr, IpInet};
 use serde::{Deserialize, Serialize};
 use telaio_netlink::addresses::Addresses;
 use telaio_netlink::links::{Link, LinkIndex};
-use telaio_netlink::offload::disable_checksum_offload;
+use telaio_netlink::offload::set_checksum_offload;
 use telaio_netlink::rtnl::{
     FdbEntry, Mac, Neighbour, OwnAddress, Request, Route, Rtnetlink, SetLink, Vxlan, Which,
 };
@@ -269,7 +269,7 @@ pub(crate) fn ensure_link(
     };
     let up = SetLink { own_address: Some(OwnAddress::Nothing), ..SetLink::up(Which::Name(&name)) };
     kernel.all([Request::Vxlan(vxlan), Request::Set(up)]).map_err(doing())?;
-    disable_checksum_offload(&name).map_err(doing())?;
+    set_checksum_offload(&name, false).map_err(doing())?;
     set(&format!("ipv4/conf/{name}/rp_filter"), "0")?;
     let made = kernel.link(&name).map_err(doing())?.map(|link| link.index);
     made.map(ground).ok_or_else(|| Error::Unknown {

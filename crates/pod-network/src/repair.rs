@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use telaio_netlink::netns::Netns;
+use telaio_netlink::netns::{NAMES_DIR, Netns};
 use telaio_netlink::rtnl::{Request, Rtnetlink, SetLink, Which};
 
 use crate::attach;
@@ -54,6 +54,7 @@ impl Host {
         step(remove_dead(&state, &mut mended));
         step(remove_orphaned_claims(&state, &mut mended));
         step(remove_stray_links(&state).map(|links| mended.links = links));
+        step(remove_stray_namespaces(&state));
         step(restore_networks(&state));
         step(restore_ways(&state, &mut mended));
         step(restore_rules(&state));
@@ -146,6 +147,41 @@ pub(crate) fn remove_stray_links(state: &State) -> Result<Vec<String>> {
         .collect();
     attach::remove_links(stray.iter().map(String::as_str))?;
     Ok(stray)
+}
+
+/// Removes namespaces of instances of which there is no record, and in which nothing was made: their maker was killed. Needs
+/// the exclusive lock, without which one may be about to get its record.
+fn remove_stray_namespaces(state: &State) -> Result<()> {
+    let records = state.attachments()?;
+    let is_known = |name: &str| {
+        let mut known = records.iter().filter_map(|(_, record)| record.as_ref());
+        known.any(|record| record.netns_name.as_deref() == Some(name))
+    };
+    let mut errors = Vec::new();
+    for entry in crate::state::read_dir(Path::new(NAMES_DIR))? {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !names::is_namespace(&name) || is_known(&name) {
+            continue;
+        }
+        // Opening it takes away a name that has no namespace.
+        let is_empty = match Netns::open_live(&name) {
+            Ok(Some(netns)) => has_no_pair(&netns),
+            Ok(None) => Ok(false),
+            Err(error) => Err(error.into()),
+        };
+        let remove = |is_empty| if is_empty { attach::remove_netns(&name) } else { Ok(()) };
+        let outcome = is_empty.and_then(remove);
+        errors.extend(outcome.err());
+    }
+    Error::all(errors)
+}
+
+/// Whether nothing leads out of a namespace.
+fn has_no_pair(netns: &Netns) -> Result<bool> {
+    let doing = || Error::kernel(format!("looking into {}", netns.name()));
+    let mut kernel = Rtnetlink::open_in(netns)?.map_err(doing())?;
+    let links = kernel.links().map_err(doing())?;
+    Ok(!links.iter().any(|link| link.kind.as_deref() == Some("veth")))
 }
 
 /// Bridges, settings and ports' flags.

@@ -9,22 +9,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::cni::{Call, config, config_with, inventory, machine};
-use support::{Node, Wire, ask, ask_at, serve, serve_at};
+use support::{Chance, Node, Wire, ask, ask_at, serve, serve_at};
 use telaio_pod_network::node::{
     CleanNodeRequest, SetupIptablesRequest, clean_node, setup_iptables,
 };
 use telaio_pod_network::{Host, Port};
-
-/// Numbers by chance, the same in every run.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
 
 /// Starts a call and kills it after this time, unless it has ended.
 fn kill(call: &Call, after: Duration) {

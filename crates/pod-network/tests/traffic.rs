@@ -423,3 +423,94 @@ fn networks_that_overlap_are_refused_and_nothing_changes() {
     }
     support::assert_same(&node.inventory(), &before, "");
 }
+
+/// Whether the sum of a UDP packet within a packet of vxlan over IPv4 is right; none if it is no such packet.
+fn inner_sum(frame: &[u8]) -> Option<bool> {
+    let outer = 14 + 20 + 8 + 8;
+    let is_vxlan = frame.get(12..14)? == [8, 0] && frame[23] == 17 && frame[36..38] == [0x21, 0x18];
+    let inner = frame.get(outer..).filter(|_| is_vxlan)?;
+    let is_udp = inner.get(12..14)? == [8, 0] && *inner.get(23)? == 17;
+    let datagram = inner.get(34..).filter(|_| is_udp)?;
+    let length = u16::try_from(datagram.len()).ok()?.to_be_bytes();
+    let pseudo = [&inner[26..34], &[0, 17], &length].concat();
+    Some(support::frames::checksum(&[&pseudo, datagram].concat()) == 0)
+}
+
+#[test]
+fn what_goes_by_vxlan_has_its_sum_before_anybody_on_the_way_sees_it() {
+    use telaio_netlink::offload::{checksum_offload, set_checksum_offload};
+    let (node, other) = (Node::bare("sum", 1), Node::bare("far", 2));
+    let _switch = lan(&[&node, &other]);
+    node.set_up(Backend::default(), None);
+    let request = other.request(&external(&other));
+    node.machine.run(move || add_other_nodes(vec![request]).unwrap());
+    node.instance("a", 2, vec![]);
+    let is_left = |link: &'static str| node.machine.run(move || checksum_offload(link).unwrap());
+    assert!(is_left("lan0"), "links have it by themselves");
+    assert!(!is_left("telaio.1"));
+    let is_right = || {
+        let tap = support::frames::Tap::open(&node.machine, None, "lan0");
+        let sent = node.machine.spawn(|| {
+            support::enter(Some("a"));
+            let socket = std::net::UdpSocket::bind("10.77.1.2:0").unwrap();
+            socket.send_to(b"to another node", "10.77.2.2:9").unwrap();
+        });
+        sent.join().unwrap();
+        tap.find(inner_sum)
+    };
+    assert!(is_right(), "of what instances send");
+    node.machine.run(|| set_checksum_offload("telaio.1", true).unwrap());
+    assert!(!is_right(), "with the offload the test can tell");
+    // A link that is made anew is without it, too.
+    node.machine.sh("ip link del telaio.1");
+    node.machine.run(|| telaio_pod_network::Host::default().repair().unwrap());
+    assert!(!is_left("telaio.1"));
+    assert!(is_right());
+}
+
+#[test]
+fn after_a_reboot_networks_are_apart_until_they_are_joined_again() {
+    let node = Node::bare("boot", 1);
+    let _outside = lan(&[&node]);
+    let start = || {
+        node.set_up(Backend::default(), None);
+        node.machine.run(|| {
+            let ip: cidr::Ipv4Inet = "10.78.0.1/24".parse().unwrap();
+            setup_node(SetupNodeRequest::new("other", ip, vec![])).unwrap();
+            let ip: cidr::Ipv4Inet = "10.78.0.2/24".parse().unwrap();
+            let gateway = [10, 78, 0, 1];
+            let request = telaio_pod_network::instance::SetupInstanceRequest::new(
+                "other",
+                gateway,
+                "x",
+                ip,
+                vec![],
+            );
+            telaio_pod_network::instance::setup_instance(request).unwrap();
+        });
+        node.instance("a", 2, vec![]);
+    };
+    let join = || {
+        node.machine.run(|| {
+            telaio_pod_network::Host::default().join_networks("boot", "other", true).unwrap();
+        });
+    };
+    let reaches = |patience| {
+        let _server = serve(&node, Some("x"), "10.78.0.2", 80, Wire::Tcp);
+        ask_from(&node.machine, Some("a"), "10.78.0.2", 80, Wire::Tcp, patience).is_ok()
+    };
+    start();
+    join();
+    assert!(reaches(support::PATIENCE));
+    // As it looks after a reboot: another boot's records, and nothing of the kernel's.
+    node.machine.sh(
+        "cd /var/lib/telaio/pods && mv boot-* boot-earlier; nft flush ruleset; ip netns del telaio-i-a; \
+         ip netns del telaio-i-x; ip link del tlb-boot; ip link del tlb-other",
+    );
+    start();
+    assert!(!reaches(SILENCE), "nothing is open that nobody has said since");
+    node.machine.run(|| telaio_pod_network::Host::default().repair().unwrap());
+    assert!(!reaches(SILENCE));
+    join();
+    assert!(reaches(support::PATIENCE));
+}

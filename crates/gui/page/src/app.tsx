@@ -5,7 +5,7 @@ import { useSignalEffect } from '@preact/signals';
 import { ApiError, hasToken, me, signIn, signOut } from './api';
 import { duration } from './format';
 import { heardAt, link, now, overview, retryAt, retryNow, spoken, start, stop } from './live';
-import { ActionDialog } from './manage';
+import { ActionDialog, mayAct } from './manage';
 import { place, to } from './route';
 import { SignIn } from './sign-in';
 import { theme, turn } from './theme';
@@ -139,7 +139,7 @@ function Nav({ open, current }: { open: boolean; current: string }) {
         <div class="who">
           <b>{seen?.node ?? (seen ? seen.command : '')}</b>
           <span>{seen ? `telaio ${seen.version} · up ${duration(seen.uptime_s)}` : ''}</span>
-          <span>{me.value?.role === 'admin' ? 'Signed in to manage' : 'Signed in to look'}</span>
+          <span>{mayAct().may ? 'Signed in to manage' : `Read only: ${mayAct().because}`}</span>
         </div>
         <div class="row">
           <button type="button" class="btn quiet icon" aria-label={dark ? 'Light colours' : 'Dark colours'} title={dark ? 'Light colours' : 'Dark colours'} onClick={turn}>

@@ -1,6 +1,6 @@
 // Acting: one dialog that shows what an action will touch, then a toast with a way back.
 import { signal } from '@preact/signals';
-import { useEffect, useId, useRef, useState } from 'preact/hooks';
+import { useEffect, useId, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import type { ComponentChildren } from 'preact';
 import { act, me, reason as why, undo } from './api';
 import { moment, plural, sentence } from './format';
@@ -48,8 +48,11 @@ const PREVIEW_WAIT_MS = 250;
 const TOUCHES_SHOWN_MAX = 8;
 
 const asking = signal<Ask | null>(null);
+/** What had the focus when the question was asked: it gets it back. */
+let opener: Element | null = null;
 
 export function ask(question: Ask): void {
+  opener = document.activeElement;
   asking.value = question;
 }
 
@@ -62,15 +65,10 @@ export function mayAct(): { may: boolean; because: string } {
   return { may: true, because: '' };
 }
 
-/** A button that asks. It says why when it cannot. */
+/** A button that asks. Those who may not act have no such buttons; the navigation says why. */
 export function ActButton({ question, children, class: kind = '' }: { question: () => Ask; children: ComponentChildren; class?: string }) {
-  const { may, because } = mayAct();
-  return (
-    <button type="button" class={`btn ${kind}`} aria-disabled={!may} title={may ? undefined : because}
-      onClick={() => (may ? ask(question()) : toast(because, { bad: true }))}>
-      {children}
-    </button>
-  );
+  if (!mayAct().may) return null;
+  return <button type="button" class={`btn ${kind}`} onClick={() => ask(question())}>{children}</button>;
 }
 
 export async function takeBack(id: number): Promise<void> {
@@ -109,15 +107,16 @@ function Dialog({ question }: { question: Ask }) {
   const forS = question.lasts ? (SPANS.find(([key]) => key === span)?.[2] ?? null) : null;
   const wanted = typeof action === 'string' ? '' : JSON.stringify(action);
 
-  useEffect(() => {
-    const opener = document.activeElement;
+  // Before anything is painted: a key that is pressed now is for the dialog, not for what is behind it.
+  useLayoutEffect(() => {
+    const before = opener;
     const dialog = box.current;
     dialog?.showModal();
     return () => {
       // While a dialog is open nothing else can take the focus.
       dialog?.close();
       // Where the focus was, unless the action took that away.
-      if (opener instanceof HTMLElement && opener.isConnected) opener.focus();
+      if (before instanceof HTMLElement && before.isConnected) before.focus();
       else document.getElementById('main')?.focus();
     };
   }, []);

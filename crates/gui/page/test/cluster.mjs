@@ -1,10 +1,10 @@
 // A small shop: manifests, real HTTP backends that count, clients that ask, and the real agent.
 //
 // It runs in a network namespace of its own, so addresses and ports are ours.
-import { spawn, execFileSync } from 'node:child_process';
+import { spawn, execFileSync, spawnSync } from 'node:child_process';
 import { createServer, request, Agent } from 'node:http';
 import { randomBytes } from 'node:crypto';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { until } from './harness.mjs';
@@ -21,7 +21,11 @@ export function prepareNetwork() {
   const strange = links.filter((name) => !['lo', 'tunl0', 'sit0', 'ip6tnl0', 'gre0', 'gretap0', 'erspan0', 'ip_vti0', 'ip6_vti0', 'ip6gre0'].includes(name));
   if (strange.length) throw new Error(`run this in a network namespace of its own: there are ${strange.join(', ')}`);
   ip('link', 'set', 'lo', 'up');
-  ip('address', 'add', '192.0.2.1/32', 'dev', 'lo');
+  // The node's uplink, with nobody at its other end.
+  ip('link', 'add', 'up0', 'type', 'veth', 'peer', 'name', 'up1');
+  ip('address', 'add', '192.0.2.1/24', 'dev', 'up0');
+  for (const name of ['up0', 'up1']) ip('link', 'set', name, 'up');
+  ip('route', 'add', 'default', 'via', '192.0.2.254');
 }
 
 /** A real HTTP server that counts and can be told to fail. */
@@ -173,8 +177,8 @@ export function ask(port, host, path) {
 
 /** The agent, on ports of its own. */
 export class Telaio {
-  constructor(binary, manifests, state, ports, extra = []) {
-    Object.assign(this, { binary, manifests, state, ports, extra, log: '' });
+  constructor(binary, manifests, state, ports, extra = [], planes = 'services,ingress') {
+    Object.assign(this, { binary, manifests, state, ports, extra, planes, log: '' });
     mkdirSync(state, { recursive: true });
     const token = (name) => {
       const text = randomBytes(32).toString('hex');
@@ -192,7 +196,8 @@ export class Telaio {
   async start() {
     const { admin, http, https, metrics, healthz } = this.ports;
     this.child = spawn(this.binary, [
-      'run', '--source', `dir:${this.manifests}`, '--node', 'loom-a', '--planes', 'services,ingress', '--state-dir', this.state,
+      'run', '--source', `dir:${this.manifests}`, '--node', 'loom-a', '--planes', this.planes, '--state-dir', this.state,
+      '--cni-bin-dir', join(this.state, 'cni-bin'), '--cni-conf-dir', join(this.state, 'cni-conf'),
       '--http-listen', `127.0.0.1:${http}`, '--https-listen', `127.0.0.1:${https}`, '--admin-listen', `127.0.0.1:${admin}`,
       '--metrics-bind-address', `127.0.0.1:${metrics}`, '--healthz-bind-address', `127.0.0.1:${healthz}`,
       '--admin-token-file', join(this.state, 'test-admin.token'), '--admin-read-token-file', join(this.state, 'test-read.token'), ...this.extra,
@@ -206,12 +211,53 @@ export class Telaio {
     await until('the agent is healthy', async () => {
       if (this.child.exitCode != null) throw new Error(`the agent ended:\n${this.log.slice(-4000)}`);
       return (await fetch(`http://127.0.0.1:${healthz}/healthz`)).ok;
+    }).catch((error) => {
+      throw new Error(`${error.message}\n${this.log.slice(-4000)}`);
     });
   }
 
   async stop(signal = 'SIGTERM') {
     this.child.kill(signal);
     await this.ended;
+  }
+}
+
+/** An instance: a process in a network namespace of its own, attached by the plugin that the agent installed. */
+export class Instance {
+  static async start(telaio, id, published) {
+    const mine = new Instance();
+    const serve = `require('node:http').createServer((i, o) => o.end('${id}')).listen(8080, '0.0.0.0')`;
+    mine.child = spawn('unshare', ['--net', process.execPath, '-e', serve], { stdio: 'ignore' });
+    Object.assign(mine, { telaio, id, published });
+    const own = readlinkSync('/proc/self/ns/net');
+    await until('the instance has a namespace', () => readlinkSync(`/proc/${mine.child.pid}/ns/net`) !== own);
+    mine.address = mine.call('ADD').ips[0].address.split('/')[0];
+    return mine;
+  }
+
+  /** Calls the plugin as a container runtime does. */
+  call(command) {
+    const list = JSON.parse(readFileSync(join(this.telaio.state, 'cni-conf/05-telaio.conflist'), 'utf8'));
+    const config = { ...list.plugins[0], cniVersion: list.cniVersion, name: list.name };
+    config.runtimeConfig = { portMappings: [{ hostPort: this.published, containerPort: 8080, protocol: 'tcp' }] };
+    const done = spawnSync(join(this.telaio.state, 'cni-bin/telaio-cni'), {
+      input: JSON.stringify(config),
+      encoding: 'utf8',
+      env: {
+        CNI_COMMAND: command, CNI_CONTAINERID: this.id, CNI_NETNS: `/proc/${this.child.pid}/ns/net`, CNI_IFNAME: 'eth0', CNI_PATH: '/opt/cni/bin',
+        CNI_ARGS: `IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=${this.id}`,
+      },
+    });
+    if (done.status !== 0) throw new Error(`${command} ${this.id}: ${done.error ?? ''} ${done.stdout}${done.stderr}`);
+    return done.stdout ? JSON.parse(done.stdout) : null;
+  }
+
+  stop() {
+    try {
+      this.call('DEL');
+    } finally {
+      this.child.kill('SIGKILL');
+    }
   }
 }
 

@@ -82,9 +82,9 @@ export class Browser {
   }
 }
 
-/** Runs all tests; whether all passed. */
-export async function runAll(world, only) {
-  const chosen = tests.filter((one) => !only || one.name.includes(only));
+/** Runs all tests, or those whose name has a text, each so often; how many passed and failed. */
+export async function runAll(world, only, times = 1) {
+  const chosen = tests.filter((one) => !only || one.name.includes(only)).flatMap((one) => Array(times).fill(one));
   const failed = [];
   for (const { name, run, allow } of chosen) {
     const pages = [];

@@ -1,6 +1,7 @@
 // Acting: each action asks once, says what it touches, works on real traffic, and can be undone.
 import { assert, equal, test, until } from './harness.mjs';
 import { ask, Backend } from './cluster.mjs';
+import { show, VIEWS } from './views.test.mjs';
 import { HOSTS, MARKUP } from './world.mjs';
 
 const ORDERS = 'services/shop/orders';
@@ -94,6 +95,51 @@ test('a backend added by hand serves, and removing it takes it away', async ({ o
   extra.stop();
 });
 
+test('removing a backend by hand takes its traffic away, and enabling it brings it back', async ({ open, backends, ports }) => {
+  const all = backends.get('shop/catalog');
+  const target = all[0];
+  const page = await open();
+  await page.open('services/shop/catalog');
+  const row = endpointRow(page, target.address);
+  await until('before, it gets requests', async () => (await share(all, ports, HOSTS.shop, '/catalog/1', 30))[0] > 0);
+  await row.getByRole('button', { name: `Remove ${target.address}` }).click();
+  await confirm(page, 'Remove', { reason: 'wrong machine' });
+  await row.getByText('Removed').waitFor();
+  await until('no request goes there any more', async () => (await share(all, ports, HOSTS.shop, '/catalog/1', 30))[0] === 0);
+  const moved = await share(all, ports, HOSTS.shop, '/catalog/1', 30);
+  assert(moved[0] === 0 && moved[1] + moved[2] >= 30, `the others get them: ${moved}`);
+  await row.getByRole('button', { name: `Enable ${target.address}` }).click();
+  await confirm(page, 'Enable');
+  await row.getByText('Ready', { exact: true }).waitFor();
+  await until('requests go there again', async () => (await share(all, ports, HOSTS.shop, '/catalog/1', 30))[0] > 0);
+});
+
+test('a decision that ends by itself says until when, and then is gone', async ({ open, backends, ports, base, token }) => {
+  const all = backends.get('shop/payments');
+  const target = all[0];
+  const page = await open();
+  await page.open('services/shop/payments');
+  const row = endpointRow(page, target.address);
+  await row.getByText('Ready', { exact: true }).waitFor();
+  // By somebody else, for seconds, which the dialog does not offer.
+  const made = await fetch(`${base}api/v1/actions`, {
+    method: 'POST',
+    headers: { Authorization: `Bearer ${token}`, 'Content-Type': 'application/json' },
+    body: JSON.stringify({ action: { kind: 'drain', service: { namespace: 'shop', name: 'payments' }, target: { address: target.address } }, dry_run: false, reason: 'only briefly', for_s: 8 }),
+  });
+  equal(made.status, 200, 'the action');
+  await row.getByText('Drained').waitFor();
+  const decided = page.getByRole('region', { name: 'Decided by people' });
+  await until('it says until when', async () => /[1-8](\.\d)? s left/.test(await decided.innerText()));
+  equal((await share(all, ports, HOSTS.shop, '/api/pay', 20))[0], 0, 'requests while it is drained');
+  await row.getByText('Ready', { exact: true }).waitFor();
+  await decided.waitFor({ state: 'detached' });
+  await until('requests go there again', async () => (await share(all, ports, HOSTS.shop, '/api/pay', 20))[0] > 0);
+  await page.open('overrides');
+  await page.getByText('Nothing is overridden').waitFor();
+  await page.locator('tr', { hasText: 'ended by itself' }).first().waitFor();
+});
+
 test('a paused route answers 503 until it is resumed', async ({ open, ports }) => {
   const page = await open();
   await page.open('routes');
@@ -106,6 +152,7 @@ test('a paused route answers 503 until it is resumed', async ({ open, ports }) =
     return got.status === 503 && got;
   });
   assert(answer.headers['retry-after'], 'it says when to come back');
+  assert(/maintenance/i.test(answer.text), `the maintenance page: ${answer.text}`);
   equal((await ask(ports.http, HOSTS.shop, '/api/orders')).status < 503, true, 'another route is served');
   await row.getByRole('button', { name: /^Resume/ }).click();
   await confirm(page, 'Resume');
@@ -125,11 +172,40 @@ test('purging a host makes the cache ask again', async ({ open, ports }) => {
   assert(!(await once()).includes('hit'), 'it is still in the cache');
 });
 
-test('re-syncing runs from the overview and lands in the audit log', async ({ open }) => {
+test('purging what begins so, or one URL, leaves the rest in the cache', async ({ open, ports }) => {
+  const once = async (path) => ((await ask(ports.http, HOSTS.shop, path)).headers['cache-status'] ?? '').includes('hit');
+  const [a, b, other] = ['/cached/pictures/a', '/cached/pictures/b', '/cached/other'];
+  const fill = async () => {
+    for (const path of [a, b, other]) await until(`the cache has ${path}`, () => once(path));
+  };
+  const page = await open();
+  await page.open('routes');
+  const purge = async (kind, what) => {
+    await page.getByRole('button', { name: 'Purge cache' }).click();
+    await page.locator('dialog').getByRole('radio', { name: kind }).check();
+    await confirm(page, 'Purge', { fill: { 'Host or URL': `http://${HOSTS.shop}${what}` } });
+    await page.locator('.toast').getByRole('button', { name: 'Close message' }).first().click();
+  };
+  await fill();
+  await purge('one URL', a);
+  equal(await once(a), false, 'the URL is still in the cache');
+  equal(await once(b), true, 'its neighbour is in the cache');
+  await fill();
+  await purge('URLs that begin so', '/cached/pictures/');
+  equal([await once(a), await once(b)].join(), 'false,false', 'what begins so is still in the cache');
+  equal(await once(other), true, 'the other is in the cache');
+});
+
+test('re-syncing runs from the overview, counts there, and lands in the audit log', async ({ open }) => {
   const page = await open();
   await page.open('overview');
+  const row = page.getByRole('region', { name: 'Syncs by plane' }).locator('tr', { hasText: 'Services' });
+  const syncs = async () => Number((await row.locator('td').nth(1).innerText()).replace(/\D/g, ''));
+  await row.waitFor();
+  const before = await syncs();
   await page.getByRole('button', { name: 'Re-sync' }).click();
   await confirm(page, 'Re-sync', { reason: 'just to be sure' });
+  await until('the table counts one more sync', async () => (await syncs()) > before);
   await page.open('overrides');
   await page.locator('tr', { hasText: 'just to be sure' }).waitFor();
 });
@@ -155,11 +231,23 @@ test('markup in annotations and reasons stays text', async ({ open, backends }) 
   await page.getByText('Nothing is overridden').waitFor();
 });
 
-test('a token that may only look sees why it cannot act', async ({ open, readToken }) => {
+test('a token that may only look has no buttons that act, and is refused', async ({ open, readToken, base, backends }) => {
   const page = await open({ token: readToken });
-  await page.open(ORDERS);
-  // It can be pressed, and then says why nothing happens.
-  await page.getByRole('button', { name: /^Drain/ }).first().click({ force: true });
-  await page.locator('.toast.err').waitFor();
-  equal(await page.locator('dialog').count(), 0, 'dialogs');
+  for (const view of VIEWS) {
+    await show(page, view);
+    const acting = await page.getByRole('button', { name: /^(Drain|Enable|Weight of|Remove|Add backend|Pause(?!d)|Resume|Purge|Re-sync|Undo)/ }).count();
+    equal(acting, 0, `buttons that act in ${view[0]}`);
+  }
+  await page.locator('.nav').getByText('Read only').waitFor();
+  for (const dryRun of [true, false]) {
+    const action = { kind: 'drain', service: { namespace: 'shop', name: 'orders' }, target: { address: backends.get('shop/orders')[0].address } };
+    const answer = await fetch(`${base}api/v1/actions`, {
+      method: 'POST',
+      headers: { Authorization: `Bearer ${readToken}`, 'Content-Type': 'application/json' },
+      body: JSON.stringify({ action, dry_run: dryRun, reason: '', for_s: null }),
+    });
+    if (!dryRun) equal(answer.status, 403, 'the answer to an action');
+  }
+  await page.open('overrides');
+  await page.getByText('Nothing is overridden').waitFor();
 });

@@ -1,9 +1,9 @@
 // The page's tests in a real browser, against the real agent.
 //
-//   unshare --net node test/run.mjs --binary PATH [--only TEXT] [--failures DIR] [--screens DIR]
+//   unshare --net node test/run.mjs --binary PATH [--only TEXT] [--times N] [--failures DIR] [--screens DIR]
 //
 // It must run in a network namespace of its own. With --screens it takes the pictures of the
-// documentation instead of testing.
+// documentation instead of testing; with --times each test runs so often in a row.
 import { mkdirSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { prepareNetwork } from './cluster.mjs';
@@ -16,7 +16,7 @@ import './manage.test.mjs';
 import './access.test.mjs';
 import './robust.test.mjs';
 
-const { values: given } = parseArgs({ options: { binary: { type: 'string' }, only: { type: 'string' }, failures: { type: 'string' }, screens: { type: 'string' } } });
+const { values: given } = parseArgs({ options: { binary: { type: 'string' }, only: { type: 'string' }, times: { type: 'string', default: '1' }, failures: { type: 'string' }, screens: { type: 'string' } } });
 if (!given.binary) throw new Error('--binary PATH is missing');
 if (given.failures) mkdirSync(given.failures, { recursive: true });
 
@@ -31,7 +31,7 @@ try {
     await takeScreens(world, given.screens);
     failed = 0;
   } else {
-    const counts = await runAll(world, given.only);
+    const counts = await runAll(world, given.only, Number(given.times));
     failed = counts.failed;
     if (failed) console.log(`the agent's last words:\n${shop.telaio.log.slice(-3000)}`);
     console.log(`${counts.passed} passed, ${counts.failed} failed`);

@@ -2,7 +2,7 @@
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { assert, equal, test, until } from './harness.mjs';
-import { ask, put, service, slice } from './cluster.mjs';
+import { ask, Instance, put, service, slice } from './cluster.mjs';
 import { HOSTS } from './world.mjs';
 
 /** Each view: where it is, its heading, and a text that only a loaded one has. */
@@ -95,6 +95,43 @@ test('an endpoint that is no longer ready is marked while the page is open', asy
   await row.getByText('Not ready').waitFor();
   write(true);
   await row.getByText('Ready', { exact: true }).waitFor();
+});
+
+test('the events view grows while it is open', async ({ open, manifests }) => {
+  const page = await open();
+  await show(page, ['events', 'Events', 'In the kernel after']);
+  await page.evaluate(() => (window.same = true));
+  put(manifests, 'passing.yaml', service('shop', 'passing', '10.96.0.98') + slice('shop', 'passing', [{ address: '10.244.2.98' }]));
+  const row = page.locator('tr', { hasText: 'shop/passing' }).filter({ hasText: 'added' }).filter({ hasText: 'Service' }).first();
+  await row.waitFor();
+  await until('it says how long until it was in the kernel', async () => /\d (µs|ms|s)\b/.test(await row.innerText()));
+  rmSync(join(manifests, 'passing.yaml'));
+  await page.locator('tr', { hasText: 'shop/passing' }).filter({ hasText: 'removed' }).first().waitFor();
+  assert(await page.evaluate(() => window.same), 'the page was loaded again');
+});
+
+test('an instance that the plugin attaches is in the pods view with address, port and service, until it goes', async ({ open, telaio, manifests }) => {
+  const page = await open();
+  await show(page, ['pods', 'Pods', 'loom-b']);
+  const instance = await Instance.start(telaio, 'cart-7f9c', 8097);
+  try {
+    const row = page.getByRole('region', { name: 'Instances' }).locator('tr', { hasText: instance.id });
+    await row.waitFor();
+    const said = await row.innerText();
+    assert(said.includes(instance.address) && /8097\/tcp → 8080/.test(said), `the row: ${said}`);
+    equal(await (await fetch('http://192.0.2.1:8097/')).text(), instance.id, 'what the published port answers');
+    put(manifests, 'shop-cart.yaml', service('shop', 'cart', '10.96.0.97') + slice('shop', 'cart', [{ address: instance.address, node: 0 }]));
+    await row.getByRole('link', { name: 'cart' }).waitFor();
+    await page.getByRole('region', { name: 'Networks' }).getByText('10.244.1.0/24').waitFor();
+    const peer = page.getByRole('region', { name: 'Peers' }).locator('tr', { hasText: 'loom-b' });
+    assert(/vxlan[^]*192\.0\.2\.2[^]*10\.244\.2\.0\/24/.test(await peer.innerText()), `the peer: ${await peer.innerText()}`);
+    rmSync(join(manifests, 'shop-cart.yaml'));
+    instance.call('DEL');
+    await row.waitFor({ state: 'detached' });
+  } finally {
+    instance.stop();
+    rmSync(join(manifests, 'shop-cart.yaml'), { force: true });
+  }
 });
 
 test('the real rules of a service are shown on demand', async ({ open }) => {

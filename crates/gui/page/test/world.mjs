@@ -55,7 +55,7 @@ export async function build(binary, { ports = { admin: 9900, http: 80, https: 44
     cluster.ingress('staging', 'staging', HOSTS.staging, [['/', 'frontend']]),
   ].join(''));
   cluster.put(manifests, 'secrets.yaml', cluster.secret('shop', 'shop-tls', HOSTS.shop, 81) + cluster.secret('search', 'search-tls', HOSTS.search, 9));
-  const telaio = new cluster.Telaio(binary, manifests, join(place, 'state'), ports, ['--cluster-cidr', '10.244.0.0/16']);
+  const telaio = new cluster.Telaio(binary, manifests, join(place, 'state'), ports, ['--cluster-cidr', '10.244.0.0/16'], 'services,pods,ingress');
   await telaio.start();
   const clients = new cluster.Clients(ports.http, ASKS, perSecond);
   const stop = async () => {

@@ -42,6 +42,18 @@ impl Tap {
         }
     }
 
+    /// What is found in the first frame in which it is.
+    pub fn find<T>(&self, look: impl Fn(&[u8]) -> Option<T>) -> T {
+        self.socket.set_read_timeout(Some(LONG)).unwrap();
+        let mut buffer = [0; 4096];
+        loop {
+            let count = self.socket.recv(&mut buffer).expect("no such frame comes");
+            if let Some(found) = look(&buffer[..count]) {
+                return found;
+            }
+        }
+    }
+
     /// Which of these come, until the last one does.
     pub fn until_last<'a>(&self, frames: &'a [(&'a str, Vec<u8>)]) -> BTreeSet<&'a str> {
         let mut seen = BTreeSet::new();

@@ -117,10 +117,21 @@ impl Node {
     pub fn inventory(&self) -> String {
         self.machine.sh(
             "ip -o link | sed 's/^[0-9]*: //; s/@.*//; s/:.*//' | sort; ip route | sed 's/ linkdown//; s/ *$//' | sort; \
-             ip -6 route | grep -v fe80 | sed 's/ linkdown//' | sort; ip neigh show nud permanent | sort; \
+             ip -6 route | grep -v fe80 | sed 's/ linkdown//' | sort; ip neigh show nud permanent | sort; bridge fdb show | grep ' dst ' | sort; \
              ls /run/netns 2>/dev/null; nft list ruleset; \
              find /var/lib/telaio -type f 2>/dev/null | grep -v 'lock$' | sort; true",
         )
+    }
+}
+
+/// Numbers by chance, the same in every run.
+pub struct Chance(pub u64);
+
+impl Chance {
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
     }
 }
 
@@ -180,7 +191,8 @@ impl Drop for Server {
     }
 }
 
-fn enter(instance: Option<&str>) {
+/// Has the calling thread be in an instance, for good.
+pub fn enter(instance: Option<&str>) {
     if let Some(id) = instance {
         let ours = Netns::open(&get_namespace_name(id));
         ours.or_else(|_| Netns::open(id)).unwrap().enter().unwrap();

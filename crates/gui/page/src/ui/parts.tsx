@@ -1,6 +1,6 @@
 // Small parts that every view uses.
 import type { ComponentChildren } from 'preact';
-import { useEffect, useRef } from 'preact/hooks';
+import { useLayoutEffect, useRef } from 'preact/hooks';
 import { moved } from '../route';
 import { Icon, type IconName } from './icons';
 
@@ -115,7 +115,8 @@ export function ViewHead({ title, about, crumb, children }: {
   children?: ComponentChildren;
 }) {
   const heading = useRef<HTMLHeadingElement>(null);
-  useEffect(() => {
+  // Before anything is painted, or it would take the focus from one who has moved on already.
+  useLayoutEffect(() => {
     document.title = `${title} · Telaio`;
     if (!moved.yet) return;
     if (document.activeElement === document.body || document.activeElement?.closest('.nav')) {

@@ -87,11 +87,9 @@ const OUTCOMES: Record<AuditEntry['outcome'], [Tone, string]> = {
 function UndoEntry({ entry }: { entry: AuditEntry }) {
   const [busy, setBusy] = useState(false);
   if (entry.undone_by != null) return <span class="faint small">undone by #{entry.undone_by}</span>;
-  if (!entry.undoable) return null;
-  const { may, because } = mayAct();
+  if (!entry.undoable || !mayAct().may) return null;
   return (
-    <button type="button" class="btn tiny" aria-disabled={!may} title={because || undefined} disabled={busy} onClick={() => {
-      if (!may) return;
+    <button type="button" class="btn tiny" disabled={busy} onClick={() => {
       setBusy(true);
       void takeBack(entry.id).finally(() => setBusy(false));
     }}><Icon name="undo" />Undo<span class="sr"> #{entry.id}</span></button>
