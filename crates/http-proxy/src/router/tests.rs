@@ -193,7 +193,8 @@ fn a_bad_regular_expression_is_a_problem_and_the_last_good_route_stays() {
     let upstreams = Upstreams::default();
     let good = router(vec![route("r", HostMatch::Any, prefix("/"))]);
     let bad = route("r", HostMatch::Any, PathMatch::Regex("(".into()));
-    let change = TableChange { routes: [("r".into(), Some(bad.into()))].into(), ..TableChange::default() };
+    let change =
+        TableChange { routes: [("r".into(), Some(bad.into()))].into(), ..TableChange::default() };
     let (next, problems) = good.apply(&change, &upstreams);
     assert_eq!(problems.len(), 1);
     assert!(problems[0].message.contains("regular expression"), "{}", problems[0].message);
@@ -208,8 +209,11 @@ fn a_change_leaves_the_table_before_it_alone_and_shares_the_rest() {
         route("b", exact_host("b"), prefix("/")),
     ]);
     let change = TableChange {
-        routes: [("a".into(), None), ("c".into(), Some(route("c", exact_host("c"), prefix("/")).into()))]
-            .into(),
+        routes: [
+            ("a".into(), None),
+            ("c".into(), Some(route("c", exact_host("c"), prefix("/")).into())),
+        ]
+        .into(),
         ..TableChange::default()
     };
     let (after, _) = before.apply(&change, &upstreams);

@@ -154,7 +154,10 @@ fn change_asking(host: HostMatch, authority: &[u8]) -> TableChange {
     let path = PathMatch::Prefix("/".into());
     let mut route = Route::forward("n/i/0/0", host, path, BackendId::new("n/s:80"));
     route.policy = Arc::new(policy);
-    TableChange { routes: [(route.id.clone(), Some(route.into()))].into(), ..TableChange::default() }
+    TableChange {
+        routes: [(route.id.clone(), Some(route.into()))].into(),
+        ..TableChange::default()
+    }
 }
 
 fn ask(acceptor: &TlsAcceptor, host: HostMatch, authority: &[u8]) {
