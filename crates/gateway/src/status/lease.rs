@@ -280,7 +280,7 @@ mod tests {
                     let free = free_after(start, &times, phase, answer, &renewals);
                     // The holder counts from when it began to write, so it has stopped by then.
                     assert!(free >= died + times.duration, "{phase:?} {answer:?}: {free:?}");
-                    longest = longest.max(free - died);
+                    longest = longest.max(free.saturating_sub(died));
                 }
             }
         }
