@@ -326,15 +326,21 @@ impl Agent for AdminAgent {
         self.writer.read_only_because().map(str::to_owned)
     }
 
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Option<(String, Role)>> {
+    fn review<'a>(
+        &'a self,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<Option<(String, Role)>, Refusal>> {
         async {
-            let client = self.client.as_ref()?;
-            let reviewed = telaio_source::kube::review(client, token).await?;
-            match reviewed {
-                it if it.may_write => Some((it.name, Role::Admin)),
-                it if it.may_read => Some((it.name, Role::Read)),
-                _ => None,
-            }
+            let Some(client) = &self.client else { return Ok(None) };
+            let reviewed = telaio_source::kube::review(client, token).await.map_err(|error| {
+                tracing::warn!(%error, "cannot tell whose a token of the admin API is");
+                Refusal::Unavailable(format!("{error}; the agent's own tokens count at any time"))
+            })?;
+            Ok(reviewed.and_then(|it| match (it.may_write, it.may_read) {
+                (true, _) => Some((it.name, Role::Admin)),
+                (false, true) => Some((it.name, Role::Read)),
+                (false, false) => None,
+            }))
         }
         .boxed()
     }
