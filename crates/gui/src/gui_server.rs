@@ -253,11 +253,12 @@ async fn pods(State(app): App) -> Response {
 
 async fn service(State(app): App, Path((namespace, name)): Path<(String, String)>) -> Response {
     let key = Key::new(namespace, name);
+    // First, for the figures of the lists are those of the service.
+    let network = app.hub.network().await;
     let Some(mut detail) = app.hub.agent.service(&key) else {
         return Refusal::NotFound(format!("there is no service {key}")).into_response();
     };
     detail.overrides = app.manager.items(|it| it.service().is_some_and(|it| same(it, &key))).await;
-    let network = app.hub.network().await;
     let leads = network.routes.iter().filter(|it| it.backends.iter().any(|it| it.service == key));
     detail.routes = leads.map(|route| route.id.clone()).collect();
     json(&detail)

@@ -50,10 +50,14 @@ const MESSAGE_DELETE: u16 = SUBSYSTEM | 2;
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_STATUS: u16 = 3;
+const CTA_PROTOINFO: u16 = 4;
 const CTA_ID: u16 = 12;
 const CTA_ZONE: u16 = 18;
 const CTA_FILTER: u16 = 25;
 const CTA_STATUS_MASK: u16 = 26;
+const CTA_PROTOINFO_TCP: u16 = 1;
+const CTA_PROTOINFO_TCP_STATE: u16 = 1;
+const TCP_ESTABLISHED: u8 = 3;
 const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
 const CTA_IP_V4_SRC: u16 = 1;
@@ -118,12 +122,22 @@ pub struct Flow {
     pub zone: u16,
     /// Tells it from a later flow with the same addresses.
     pub id: Option<u32>,
+    /// With TCP, the kernel's number for how far the connection is.
+    pub tcp_state: Option<u8>,
 }
 
 impl Flow {
     /// Its destination is changed on the way.
     pub fn is_destination_nat(&self) -> bool {
         self.status & STATUS_DESTINATION_NAT != 0
+    }
+
+    /// It is open: a TCP connection that stands, or another flow that was answered.
+    pub fn is_open(&self) -> bool {
+        match self.tcp_state {
+            Some(state) => state == TCP_ESTABLISHED,
+            None => self.status & STATUS_SEEN_REPLY != 0,
+        }
     }
 }
 
@@ -268,6 +282,10 @@ fn flow_of(message: &Message<'_>) -> Option<Flow> {
         status: attributes.be32(CTA_STATUS).unwrap_or(0),
         zone: attributes.be16(CTA_ZONE).unwrap_or(0),
         id: attributes.be32(CTA_ID),
+        tcp_state: attributes
+            .nested(CTA_PROTOINFO)
+            .and_then(|of| of.nested(CTA_PROTOINFO_TCP))
+            .and_then(|of| of.u8(CTA_PROTOINFO_TCP_STATE)),
     })
 }
 

@@ -6,6 +6,7 @@
 //! somebody looks.
 
 mod events;
+mod flows;
 mod health;
 mod items;
 #[cfg(unix)]
@@ -92,6 +93,7 @@ pub(crate) struct AdminAgent {
     reading: tokio::sync::Mutex<()>,
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is no pods plane"))]
     overlay: String,
+    flows: flows::Flows,
     #[cfg(unix)]
     stats: routes::StatsKept,
 }
@@ -168,6 +170,7 @@ pub(crate) async fn admin(
         started_ms: now_ms(),
         reading: tokio::sync::Mutex::default(),
         overlay: options.overlay,
+        flows: flows::Flows::default(),
         #[cfg(unix)]
         stats: routes::StatsKept::default(),
     };
@@ -240,6 +243,7 @@ impl Agent for AdminAgent {
         async {
             #[cfg(unix)]
             let known = self.ask_worker().await;
+            self.flows.look(self.store.as_deref(), self.programming.as_ref()).await;
             let mut network = Network { at_ms: now_ms(), ..Network::default() };
             self.add_services(&mut network);
             self.add_pods(&mut network);

@@ -38,6 +38,23 @@ pub struct ServiceItem {
     pub overridden: bool,
     /// What the ingress sent there; null where it sends nothing.
     pub counters: Option<Counters>,
+    /// What the kernel's rules lead there now; null where that cannot be read.
+    #[serde(default)]
+    pub connections: Option<Connections>,
+    /// Why `connections` is null, or not complete; null where it is.
+    #[serde(default)]
+    pub connections_reason: Option<String>,
+}
+
+/// Connections that this node's rules send somewhere, as the kernel has them: seconds old at most on
+/// most nodes, and older only where there are very many.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Connections {
+    /// Open: TCP that is established, and answered flows of UDP and SCTP.
+    pub open: u64,
+    /// Being opened or closed, or not answered yet.
+    pub other: u64,
 }
 
 /// A port of a service.
@@ -56,6 +73,9 @@ pub struct Port {
     pub target: String,
     /// What is spoken.
     pub app_protocol: Option<String>,
+    /// What the kernel's rules lead there now; null where that cannot be read.
+    #[serde(default)]
+    pub connections: Option<Connections>,
 }
 
 /// How many endpoints a service has.
@@ -145,6 +165,9 @@ pub struct EndpointItem {
     pub overrides: Vec<String>,
     /// What the ingress sent there; null where it sends nothing.
     pub counters: Option<Counters>,
+    /// What the kernel's rules lead there now, for this service; null where that cannot be read.
+    #[serde(default)]
+    pub connections: Option<Connections>,
 }
 
 /// A port of an endpoint.

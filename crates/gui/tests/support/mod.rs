@@ -105,6 +105,7 @@ impl Imagined {
                 used: !drained,
                 overrides: hits.iter().map(|it| it.meta.key.to_string()).collect(),
                 counters: Some(Counters { rate: 1.0, ..Counters::default() }),
+                connections: None,
                 address,
                 pod,
             }
@@ -142,12 +143,15 @@ impl Imagined {
                 node_port: None,
                 target: "8080".into(),
                 app_protocol: None,
+                connections: None,
             }],
             endpoints: EndpointCounts { total: items.len(), ready: 3, ..EndpointCounts::default() },
             state: if i % 3 == 2 { State::Warning } else { State::Ok },
             state_text: if i % 3 == 2 { "one is slow".into() } else { String::new() },
             overridden: items.iter().any(|it| !it.overrides.is_empty()),
             counters: Some(Counters { rate: i as f64, ..Counters::default() }),
+            connections: None,
+            connections_reason: Some("nobody counts here".into()),
         }
     }
 }

@@ -99,6 +99,10 @@ fn selects_by_protocol_and_by_status() {
         let tcp = listed(Selection { protocol: Some(TCP), ..all });
         assert_eq!(tcp.len(), 1);
         assert_eq!(tcp[0].original.source, stream.local_addr().unwrap());
+        assert!(tcp[0].is_open(), "{tcp:?}");
+        drop((stream, listener));
+        let closed = listed(Selection { protocol: Some(TCP), ..all });
+        assert!(closed.iter().all(|flow| !flow.is_open()), "{closed:?}");
         let changed = listed(Selection { status: STATUS_DESTINATION_NAT, ..all });
         assert_eq!(changed.len(), 1);
         assert_eq!(changed[0].original.destination.to_string(), "127.0.0.9:5000");

@@ -43,14 +43,52 @@ pub fn any_lives(servers: &BTreeSet<SocketAddr>) -> Result<bool, NetlinkError> {
     Ok(false)
 }
 
+/// A connection that IPVS keeps in mind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connection {
+    /// The number of the protocol over IP; 0 for one that is not known here.
+    pub protocol: u8,
+    /// What the client asked for.
+    pub service: SocketAddr,
+    /// Who serves it.
+    pub server: SocketAddr,
+    /// It is open: a TCP connection that stands, or a flow of another protocol that lives.
+    pub open: bool,
+}
+
+/// Gives each connection of the calling thread's namespace to `each`.
+pub fn each(mut each: impl FnMut(&Connection)) -> Result<(), NetlinkError> {
+    let failed = |error| NetlinkError::Socket { doing: DOING, error };
+    for line in BufReader::new(File::open(PATH).map_err(failed)?).lines().skip(1) {
+        if let Some((connection, ..)) = read(&line.map_err(failed)?) {
+            each(&connection);
+        }
+    }
+    Ok(())
+}
+
 /// The server of a connection, and whether it may still carry data.
 fn parse(line: &str) -> Option<(SocketAddr, bool)> {
-    let mut words = line.split_ascii_whitespace().skip(1);
+    read(line).map(|(connection, lives)| (connection.server, lives))
+}
+
+/// A connection, and whether it may still carry data.
+fn read(line: &str) -> Option<(Connection, bool)> {
+    let mut words = line.split_ascii_whitespace();
+    let protocol = match words.next()? {
+        "TCP" => libc::IPPROTO_TCP as u8,
+        "UDP" => libc::IPPROTO_UDP as u8,
+        "SCTP" => libc::IPPROTO_SCTP as u8,
+        _ => 0,
+    };
     let mut place = || Some(SocketAddr::new(address(words.next()?)?, port(words.next()?)?));
-    let (client, _service, server) = (place()?, place()?, place()?);
+    let (client, service, server) = (place()?, place()?, place()?);
     let state = words.next()?;
     // One without the client's port only says which server a client stays with.
-    Some((server, client.port() != 0 && !OVER.contains(&state)))
+    let lives = client.port() != 0 && !OVER.contains(&state);
+    let is_tcp = i32::from(protocol) == libc::IPPROTO_TCP;
+    let open = lives && (!is_tcp || state == "ESTABLISHED");
+    Some((Connection { protocol, service, server, open }, lives))
 }
 
 fn address(text: &str) -> Option<IpAddr> {
@@ -77,6 +115,11 @@ mod tests {
                   fd00:0010:0096:0000:0000:0000:0000:0001 0050 \
                   fd00:0010:0244:0001:0000:0000:0000:0011 1F90 UDP             4";
         assert_eq!(parse(v6), Some(("[fd00:10:244:1::11]:8080".parse().unwrap(), true)));
+        let (connection, _) = read(line).unwrap();
+        assert_eq!((connection.protocol, connection.open), (6, true));
+        assert_eq!(connection.service, "10.96.0.1:80".parse().unwrap());
+        let (closing, lives) = read(&line.replace("ESTABLISHED", "FIN_WAIT")).unwrap();
+        assert_eq!((closing.open, lives), (false, true));
     }
 
     #[test]

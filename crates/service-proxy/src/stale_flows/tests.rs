@@ -41,7 +41,8 @@ fn flow(to: &str, by: &str) -> Flow {
     let (client, to, by) = (address("10.9.9.9:40000"), address(to), address(by));
     let tuple = |source, destination| Tuple { source, destination, protocol: UDP };
     let status = if to == by { 0 } else { STATUS_DESTINATION_NAT };
-    Flow { original: tuple(client, to), reply: tuple(by, client), status, zone: 0, id: None }
+    let (original, reply) = (tuple(client, to), tuple(by, client));
+    Flow { original, reply, status, zone: 0, id: None, tcp_state: None }
 }
 
 fn judge(frontends: &Frontends, flow: &Flow) -> Verdict {

@@ -14,6 +14,7 @@ use telaio_gui::values::{Counters, Key, State};
 use telaio_model::{Object, ObjectKey, OverrideAction, Service, TargetPort, TrafficPolicy};
 
 use super::AdminAgent;
+use super::flows::sum;
 
 fn texts(all: impl IntoIterator<Item = impl ToString>) -> Vec<String> {
     all.into_iter().map(|it| it.to_string()).collect()
@@ -73,6 +74,12 @@ impl AdminAgent {
         };
         let (health, text) = judge(service, &counts);
         let key = Key::new(&*service.meta.key.namespace, &*service.meta.key.name);
+        let counted = self.flows.counted();
+        let of_ports = counted.of_ports(service);
+        let ports = service.ports.iter().enumerate().map(|(i, it)| Port {
+            connections: of_ports.as_ref().and_then(|all| all.get(i).copied()),
+            ..port(it)
+        });
         ServiceItem {
             namespace: key.namespace.clone(),
             name: key.name.clone(),
@@ -81,12 +88,14 @@ impl AdminAgent {
             cluster_ips: texts(&service.cluster_ips),
             external_ips: texts(&service.external_ips),
             load_balancer_ips: texts(service.load_balancer_vips()),
-            ports: service.ports.iter().map(port).collect(),
+            ports: ports.collect(),
             endpoints: counts,
             state: health,
             state_text: text,
             overridden: !state.overrides.is_empty(),
             counters: self.service_counters(&key),
+            connections: of_ports.map(|all| sum(&all)),
+            connections_reason: counted.reason.clone(),
         }
     }
 
@@ -108,11 +117,14 @@ impl AdminAgent {
         let found = snapshot.services.binary_search_by(|it| it.key.cmp(&wanted)).ok()?;
         let state = &snapshot.services[found];
         let service = state.service.as_ref()?;
-        #[cfg_attr(not(unix), expect(unused_mut, reason = "nobody counts there"))]
         let mut items = endpoints(state, &self.node_context());
-        #[cfg(unix)]
+        let counted = self.flows.counted();
         for item in &mut items {
-            item.counters = self.stats.of_endpoint(key, &item.address);
+            #[cfg(unix)]
+            {
+                item.counters = self.stats.of_endpoint(key, &item.address);
+            }
+            item.connections = counted.of_endpoint(&wanted, item);
         }
         let map = |labels: &telaio_model::Labels| {
             labels.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
@@ -214,6 +226,7 @@ fn port(port: &telaio_model::ServicePort) -> Port {
             TargetPort::Name(name) => name.to_string(),
         },
         app_protocol: port.app_protocol.as_deref().map(str::to_owned),
+        connections: None,
     }
 }
 
@@ -302,6 +315,7 @@ fn endpoints(state: &ServiceState, context: &NodeContext) -> Vec<EndpointItem> {
                 removed: hits.iter().any(|it| it.action == OverrideAction::Remove),
                 overrides: hits.iter().map(|it| it.meta.key.to_string()).collect(),
                 counters: None,
+                connections: None,
             };
             // Of an address and port in two slices the first says what it is.
             let ports = slice.ports.iter().map(|port| port.port).collect();

@@ -58,6 +58,7 @@ mod affinity;
 mod balance;
 mod churn;
 mod cleanup;
+mod connections;
 mod drift;
 mod expectations;
 mod fixtures;
