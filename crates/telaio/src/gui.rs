@@ -16,7 +16,6 @@ mod show;
 use std::path::Path;
 use std::sync::Arc;
 
-use axum::Router;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use telaio_brain::{NodeContext, Store};
@@ -109,7 +108,6 @@ pub(crate) async fn admin(
     listen: &ListenArgs,
     state_dir: &Path,
     options: AdminOptions,
-    extra: Router,
 ) -> Result<Admin, CommandError> {
     let tls = listen.admin.tls()?;
     if tls.is_none() && !listen.admin_listen.ip().is_loopback() {
@@ -179,7 +177,7 @@ pub(crate) async fn admin(
         hosts: listen.admin.admin_host.iter().map(|host| host.to_ascii_lowercase()).collect(),
         tls: tls.is_some(),
     };
-    let settings = GuiSettings { guard, extra, ..GuiSettings::default() };
+    let settings = GuiSettings { guard, ..GuiSettings::default() };
     Ok(Admin { server: GuiServer::new(settings, Arc::new(agent), events, audit), tls })
 }
 
