@@ -219,8 +219,14 @@ impl Forwarding {
     pub fn edit_response(&self, request: &RequestHead, response: &mut ResponseHead, peer: &Peer) {
         self.route.filters.edit_response(&self.passed, request, response);
         let settings = self.upstream.settings();
+        // Who was elsewhere only because its own endpoint failed comes back to it, unless asked otherwise.
+        let keeps = |cookie: &str| {
+            cookie == peer.cookie()
+                || settings.sticky.as_ref().is_some_and(|sticky| !sticky.change_on_failure)
+                    && self.upstream.balancer.is_place(cookie)
+        };
         if let Some(sticky) = &settings.sticky
-            && self.sticky.as_deref() != Some(peer.cookie())
+            && !self.sticky.as_deref().is_some_and(keeps)
         {
             response.headers.push_known(Known::SetCookie, set_cookie(sticky, peer.cookie()));
         }
@@ -241,6 +247,23 @@ impl Forwarding {
             passed: Passed::default(),
             keyed: self.keyed.clone(),
         }
+    }
+
+    /// A way of our own to a backend, for a request that its route does not serve.
+    pub(super) fn of_our_own(route: &Arc<Compiled>, upstream: &Arc<Upstream>) -> Self {
+        Self {
+            route: RouteInUse::new(route),
+            upstream: Arc::clone(upstream),
+            key: 0,
+            sticky: None,
+            passed: Passed::default(),
+            keyed: None,
+        }
+    }
+
+    /// Its route, to be held on to.
+    pub(crate) fn route_held(&self) -> &Arc<Compiled> {
+        &self.route.0
     }
 
     /// Whether the proxy itself found out who asks. What such a request is answered may depend on it.
