@@ -7,11 +7,13 @@ use serde::Deserialize;
 use crate::agent::{Agent, Network, Refusal};
 use crate::lists::{LIMIT_MAX, Listed as _};
 use crate::values::map::{Edge, TrafficMap, Vertex, VertexKind};
-use crate::values::service::ServiceItem;
+use crate::values::service::{ServiceDetail, ServiceItem};
 use crate::values::{Counters, Key, State};
 
 /// How many services are drawn unless said otherwise.
 const SERVICES: usize = 200;
+/// So many routes are drawn one by one beside namespaces; more are drawn as one for each namespace.
+const ROUTES_BESIDE_NAMESPACES: usize = 40;
 /// How many vertices there are at most.
 const VERTICES_MAX: usize = 5000;
 
@@ -43,6 +45,8 @@ enum Collapse {
 struct Drawing {
     vertices: BTreeMap<(VertexKind, String), Vertex>,
     edges: BTreeMap<(String, String), Edge>,
+    /// How many endpoints a vertex stands for, and how many of them are ready.
+    gathered: BTreeMap<String, (usize, usize)>,
 }
 
 impl Drawing {
@@ -159,11 +163,20 @@ pub(crate) fn draw(
         note_counts(&mut drawing, &found);
     }
     let filtered = text.is_some() || query.namespace.is_some();
-    draw_routes(&mut drawing, network, &places, filtered);
-    if !collapse && query.endpoints.unwrap_or(true) {
+    if collapse && network.routes.len() > ROUTES_BESIDE_NAMESPACES {
+        gather_routes(&mut drawing, network, &places);
+    } else {
+        draw_routes(&mut drawing, network, &places, filtered);
+    }
+    if query.endpoints.unwrap_or(true) {
         for (key, id) in &places {
-            draw_endpoints(&mut drawing, agent, key, id);
+            if !collapse {
+                draw_endpoints(&mut drawing, agent, key, id);
+            } else if let Some(detail) = agent.service(key) {
+                gather_endpoints(&mut drawing, &detail, id);
+            }
         }
+        label_gathered(&mut drawing);
     }
     Ok(TrafficMap {
         at_ms: network.at_ms,
@@ -211,10 +224,7 @@ fn note_counts(drawing: &mut Drawing, services: &[&ServiceItem]) {
     }
     for vertex in drawing.vertices.values_mut() {
         let count = vertex.namespace.as_deref().and_then(|it| counts.get(it)).copied();
-        vertex.note = match count.unwrap_or(0) {
-            1 => "1 service".to_owned(),
-            count => format!("{count} services"),
-        };
+        vertex.note = self::count(count.unwrap_or(0), "service");
     }
 }
 
@@ -270,6 +280,118 @@ fn draw_routes(
     }
 }
 
+/// A vertex for each namespace that stands for the hosts of its routes, and one for the routes.
+fn gather_routes(drawing: &mut Drawing, network: &Network, places: &BTreeMap<Key, String>) {
+    let mut hosts: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for route in &network.routes {
+        let leads: BTreeSet<&String> =
+            route.backends.iter().filter_map(|backend| places.get(&backend.service)).collect();
+        if leads.is_empty() {
+            continue;
+        }
+        let namespace = route.ingress.namespace.as_str();
+        hosts.entry(namespace).or_default().insert(&route.host);
+        *counts.entry(namespace).or_default() += 1;
+        let (rate, error_rate) = rates(route.counters.as_ref());
+        let [host_id, route_id] = ["hosts", "routes"].map(|kind| format!("{kind}:{namespace}"));
+        for (id, kind) in [(&host_id, VertexKind::Host), (&route_id, VertexKind::Route)] {
+            let vertex = Vertex {
+                id: id.clone(),
+                kind,
+                label: String::new(),
+                namespace: Some(namespace.to_owned()),
+                state: route.state,
+                note: String::new(),
+                overridden: route.paused.is_some(),
+                rate,
+                error_rate,
+            };
+            if !drawing.vertex(vertex) {
+                return;
+            }
+        }
+        drawing.edge(&host_id, &route_id, route.counters.as_ref(), false);
+        let one = leads.len() == 1;
+        for id in leads {
+            let counters = route.counters.as_ref().filter(|_| one);
+            drawing.edge(&route_id, id, counters, route.paused.is_some());
+        }
+    }
+    for vertex in drawing.vertices.values_mut() {
+        let namespace = vertex.namespace.as_deref().unwrap_or_default();
+        match vertex.kind {
+            VertexKind::Host => vertex.label = count(hosts[namespace].len(), "host"),
+            VertexKind::Route => vertex.label = count(counts[namespace], "route"),
+            _ => {}
+        }
+    }
+}
+
+/// One vertex for all endpoints of a namespace, and how they are spread over the nodes.
+fn gather_endpoints(drawing: &mut Drawing, detail: &ServiceDetail, namespace_id: &str) {
+    let id = format!("endpoints:{}", detail.item.namespace);
+    for endpoint in detail.endpoint_items.iter().filter(|it| !it.removed) {
+        let (rate, error_rate) = rates(endpoint.counters.as_ref());
+        let vertex = Vertex {
+            id: id.clone(),
+            kind: VertexKind::Endpoint,
+            label: String::new(),
+            namespace: Some(detail.item.namespace.clone()),
+            state: if endpoint.ready { State::Ok } else { State::Warning },
+            note: String::new(),
+            overridden: !endpoint.overrides.is_empty(),
+            rate,
+            error_rate,
+        };
+        if !drawing.vertex(vertex) {
+            return;
+        }
+        let gathered = drawing.gathered.entry(id.clone()).or_default();
+        gathered.0 += 1;
+        gathered.1 += usize::from(endpoint.ready && !endpoint.drained);
+        let closed = endpoint.drained || !endpoint.ready;
+        drawing.edge(namespace_id, &id, endpoint.counters.as_ref(), closed);
+        let Some(node) = &endpoint.node else { continue };
+        let node_id = format!("node:{node}");
+        if drawing.vertex(node_vertex(node, rate, error_rate)) {
+            drawing.gathered.entry(node_id.clone()).or_default().0 += 1;
+            drawing.edge(&id, &node_id, endpoint.counters.as_ref(), closed);
+        }
+    }
+}
+
+/// Writes on gathered vertices how many they stand for.
+fn label_gathered(drawing: &mut Drawing) {
+    for vertex in drawing.vertices.values_mut() {
+        let Some((all, ready)) = drawing.gathered.get(&vertex.id) else { continue };
+        if vertex.kind == VertexKind::Node {
+            vertex.note = count(*all, "endpoint");
+        } else {
+            vertex.label = count(*all, "endpoint");
+            vertex.note = if ready == all { String::new() } else { format!("{ready} ready") };
+        }
+    }
+}
+
+fn count(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+fn node_vertex(node: &str, rate: Option<f64>, error_rate: Option<f64>) -> Vertex {
+    Vertex {
+        id: format!("node:{node}"),
+        kind: VertexKind::Node,
+        label: node.to_owned(),
+        namespace: None,
+        state: State::Ok,
+        note: String::new(),
+        overridden: false,
+        rate,
+        error_rate,
+    }
+}
+
 fn draw_endpoints(drawing: &mut Drawing, agent: &dyn Agent, key: &Key, service_id: &str) {
     let Some(detail) = agent.service(key) else { return };
     for endpoint in &detail.endpoint_items {
@@ -301,18 +423,7 @@ fn draw_endpoints(drawing: &mut Drawing, agent: &dyn Agent, key: &Key, service_i
         drawing.edge(service_id, &id, endpoint.counters.as_ref(), closed);
         let Some(node) = &endpoint.node else { continue };
         let node_id = format!("node:{node}");
-        let vertex = Vertex {
-            id: node_id.clone(),
-            kind: VertexKind::Node,
-            label: node.clone(),
-            namespace: None,
-            state: State::Ok,
-            note: String::new(),
-            overridden: false,
-            rate,
-            error_rate,
-        };
-        if drawing.vertex(vertex) {
+        if drawing.vertex(node_vertex(node, rate, error_rate)) {
             drawing.edge(&id, &node_id, endpoint.counters.as_ref(), closed);
         }
     }

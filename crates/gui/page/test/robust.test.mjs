@@ -104,7 +104,7 @@ async function frames(page, pane, step) {
   }, [pane, step]);
 }
 
-test(`${MANY} services stay usable`, async ({ open, telaio }) => {
+test(`${MANY} services stay usable`, async ({ open, telaio, failures: shots }) => {
   const place = mkdtempSync(join(tmpdir(), 'telaio-many-'));
   const manifests = join(place, 'manifests');
   mkdirSync(manifests);
@@ -137,6 +137,14 @@ test(`${MANY} services stay usable`, async ({ open, telaio }) => {
     const search = Date.now() - typed;
     await page.open('map');
     await page.locator('.vertex.k-namespace').first().waitFor();
+    for (const [kind, words] of [['host', '50 hosts'], ['route', '50 routes'], ['namespace', 'team-7'], ['endpoint', '150 endpoints'], ['node', 'loom-b']]) await page.locator(`.vertex.k-${kind}`, { hasText: words }).first().waitFor();
+    const folded = await page.locator('.vertex').count();
+    assert(folded < 100, `${folded} vertices stand for ${MANY} services`);
+    await until('the columns say how many there are', async () => /Service1,000[^]*Endpoint3,000/.test(await page.locator('.map-heads').innerText().then((text) => text.replace(/\s/g, ''))));
+    if (shots) await page.screenshot({ path: join(shots, 'map-many.png') });
+    await page.locator('.vertex.k-endpoint', { hasText: '150 endpoints' }).first().click();
+    await page.locator('.map-foot').getByRole('link', { name: 'Open' }).click();
+    await page.locator('.vertex.k-service').first().waitFor();
     await page.open('map?group=none');
     await page.locator('.vertex.k-service').first().waitFor();
     const drawn = await page.locator('.vertex').count();

@@ -43,7 +43,8 @@ pub enum VertexKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Vertex {
-    /// `host:…`, `route:…`, `namespace:…`, `service:ns/name`, `endpoint:ns/name/address`, `node:…`.
+    /// `host:…`, `route:…`, `namespace:…`, `service:ns/name`, `endpoint:ns/name/address`, `node:…`; where
+    /// namespaces stand for their services also `hosts:ns`, `routes:ns`, `endpoints:ns`.
     pub id: String,
     /// Its column.
     pub kind: VertexKind,

@@ -113,13 +113,14 @@ mod tests {
 
     use super::*;
 
-    const SEEDS: [&str; 6] = [
+    const SEEDS: [&str; 7] = [
         "example.org\n/a?b\naccept: x\n\ncache-control: max-age=60\nvary: accept\n\nbody",
         "[::1]:8443\n/\nrange: bytes=1-2, -1\nif-range: \"a\"\n\netag: \"a\"\nexpires: Thu, 01 Dec 2037 16:00:00 GMT\n\n0123",
         "a.\n/%2f/../x?\ncache-control: max-stale, min-fresh=1\n\ncdn-cache-control: max-age=1, x=(1 2);y\n\n",
         "a\n/\nif-none-match: W/\"a\", *\n\nsurrogate-control: max-age=1+2;telaio\nage: 7, 8\nset-cookie: a\n\nx",
         "a\n/\naccept-language: de;q=0.5, en\n\nvary: accept-language\ncontent-language: en\ncache-control: public, no-cache=\"a\"\n\nx",
         "\n\n\n\n",
+        "a..\n/",
     ];
 
     #[test]

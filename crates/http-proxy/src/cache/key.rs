@@ -243,7 +243,9 @@ fn push_authority(uri: &mut String, scheme: Scheme, authority: &str) -> Result<(
     };
     let name = host.strip_suffix('.').unwrap_or(host);
     let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(&byte);
-    if name.is_empty() || !(host.starts_with('[') || name.bytes().all(is_host)) {
+    // One dot is the root's; with more of them there is an empty label, and no one name for it.
+    let is_name = |name: &str| name.bytes().all(is_host) && !name.ends_with('.');
+    if name.is_empty() || !(host.starts_with('[') || is_name(name)) {
         return Err(KeyError::Authority);
     }
     let port = if port.is_empty() {

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use telaio_http_proxy::front::{Front, FrontHandler};
+use telaio_http_proxy::proxy_protocol::Trust;
 use telaio_http_proxy::server::{Listener, Server, listen};
 use telaio_http_proxy::table::{
     Backend as BackendSpec, BackendId, Endpoint, HostMatch, PathMatch, Policy, Route, TableChange,
@@ -220,6 +222,23 @@ impl Proxy {
         let address = sockets[0].local_addr().expect("address");
         let server =
             Server::start(&proxy, vec![Listener { sockets, handler: None }], 2).expect("start");
+        Self { proxy, address, server }
+    }
+
+    /// One that speaks HTTP/1.1 and HTTP/2 in clear.
+    pub(crate) fn of_both(backend: BackendSpec, policy: Policy, settings: ProxySettings) -> Self {
+        let proxy = Arc::new(HttpProxy::new(settings));
+        let problems = proxy.apply(&TableChange {
+            routes: [("r".into(), Some(route("r", HostMatch::Any, policy)))].into(),
+            backends: [(BackendId::new(BACKEND), Some(backend))].into(),
+            ..TableChange::default()
+        });
+        assert!(problems.is_empty(), "{problems:?}");
+        let sockets = listen("127.0.0.1:0".parse().expect("an address"), 2).expect("listen");
+        let address = sockets[0].local_addr().expect("address");
+        let front = FrontHandler(Arc::new(Front::plain(Trust::new(Vec::new()))));
+        let listener = Listener { sockets, handler: Some(Arc::new(front)) };
+        let server = Server::start(&proxy, vec![listener], 2).expect("start");
         Self { proxy, address, server }
     }
 

@@ -1,6 +1,6 @@
 // The traffic map as a graph: vertices are buttons, edges are curves below them. Only what is in sight is drawn.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
-import { percent, rate } from '../format';
+import { count, percent, rate } from '../format';
 import type { Edge, Vertex } from '../types';
 import { edgeWidth, related, type Layout } from './layout';
 
@@ -13,6 +13,8 @@ const COLUMN_W_MIN = 168;
 
 interface Props {
   layout: Layout;
+  /** How many there are of each kind, where vertices stand for many. */
+  counts?: Partial<Record<string, number>> | null;
   chosen: string | null;
   onChoose: (id: string | null) => void;
   onOpen: (vertex: Vertex) => void;
@@ -20,7 +22,7 @@ interface Props {
 
 interface Point { x: number; y: number }
 
-export function Graph({ layout, chosen, onChoose, onOpen }: Props) {
+export function Graph({ layout, counts, chosen, onChoose, onOpen }: Props) {
   const pane = useRef<HTMLDivElement>(null);
   const [view, setView] = useState({ top: 0, height: 600, width: 1000 });
   useLayoutEffect(() => {
@@ -80,7 +82,7 @@ export function Graph({ layout, chosen, onChoose, onOpen }: Props) {
     <div class="map-pane" ref={pane} role="group" aria-label="Traffic map" tabIndex={0} onKeyDown={(e) => step(e, layout)}>
       <div class="map-inner" style={{ width: `${width}px`, height: `${height + HEAD_H}px` }}>
         <div class="map-heads" aria-hidden="true" style={{ width: `${width}px` }}>
-          {layout.columns.map((kind, i) => <span key={kind} style={{ left: `${left(i)}px` }}>{TITLES[kind]}</span>)}
+          {layout.columns.map((kind, i) => <span key={kind} style={{ left: `${left(i)}px` }}>{TITLES[kind]}{counts?.[kind] != null && <b>{count(counts[kind])}</b>}</span>)}
         </div>
         <svg class="map-edges" width={width} height={Math.min(height, view.height + 2 * MARGIN)} aria-hidden="true" focusable="false"
           style={{ top: `${HEAD_H + Math.max(0, from)}px` }}

@@ -4,6 +4,8 @@ import type { Vertex } from '../types';
 
 export function link(vertex: Vertex): string | null {
   const rest = vertex.id.slice(vertex.id.indexOf(':') + 1);
+  // What is gathered by namespace opens that namespace.
+  if (/^(hosts|routes|endpoints):/.test(vertex.id)) return to('map', [], { ns: rest });
   switch (vertex.kind) {
     case 'host':
       return to('routes', [], { q: vertex.label });

@@ -5,6 +5,7 @@ import { Graph } from '../map/graph';
 import { layOut, MORE } from '../map/layout';
 import { link } from '../map/link';
 import { Tree } from '../map/tree';
+import { overview } from '../live';
 import { amend, go, place, to } from '../route';
 import { Icon } from '../ui/icons';
 import { Live } from '../ui/live';
@@ -91,6 +92,9 @@ function Picture({ map, shape }: { map: TrafficMap; shape: Shape }) {
   if (!map.vertices.length) return <Empty icon="map" title="Nothing to draw"><p>No service fits. Change the search, or the namespace.</p></Empty>;
   if (shape === 'list') return <Tree map={map} />;
   const vertex = chosen ? (layout.placed.get(chosen)?.vertex ?? layout.nodes.find((one) => one.id === chosen) ?? null) : null;
+  const all = overview.value?.counts;
+  const folded = map.vertices.some((one) => one.kind === 'namespace');
+  const counts = folded && all ? { route: all.routes, service: all.services, endpoint: all.endpoints, node: all.nodes } : null;
   const open = (one: Vertex) => {
     const href = link(one);
     if (href) go(href);
@@ -101,7 +105,7 @@ function Picture({ map, shape }: { map: TrafficMap; shape: Shape }) {
   };
   return (
     <>
-      <Graph layout={layout} chosen={chosen} onChoose={choose} onOpen={open} />
+      <Graph layout={layout} counts={counts} chosen={chosen} onChoose={choose} onOpen={open} />
       <div class="map-foot" role="status">{vertex ? <Chosen vertex={vertex} /> : <Legend />}</div>
     </>
   );
