@@ -293,7 +293,7 @@ impl State {
     /// Removes what writers of records left that were killed before it took its place. Needs the exclusive lock.
     pub(crate) fn remove_unfinished(&self) -> Result<()> {
         let mut errors = Vec::new();
-        for dir in [self.dir.clone(), self.dir.join("networks"), self.dir.join("attachments")] {
+        for dir in [self.base.clone(), self.dir.join("networks"), self.dir.join("attachments")] {
             let unfinished = read_dir(&dir)?.into_iter().map(|entry| entry.path());
             let unfinished = unfinished.filter(|path| is_temporary(path));
             errors.extend(unfinished.filter_map(|path| remove_file(&path).err()));
