@@ -122,6 +122,11 @@ impl LoadBalancer {
         ready.any(|peer| !tried.iter().chain(last).any(|own| Arc::ptr_eq(own, peer)))
     }
 
+    /// Whether a sticky cookie names an endpoint that takes new requests, be it out for the moment.
+    pub fn is_place(&self, cookie: &str) -> bool {
+        choose::named(&self.peers.load(), cookie).is_some_and(|peer| peer.takes_new())
+    }
+
     /// Adds an endpoint, or changes the one of its address.
     pub fn add_backend(&self, endpoint: &Endpoint) {
         let _held = self.change.lock();

@@ -48,9 +48,14 @@ pub(super) fn choose(peers: &Peers, pick: &Pick<'_>) -> Option<Arc<Peer>> {
 /// The endpoint that a client's cookie names: also a draining one, whose clients may finish there.
 fn sticky(peers: &Peers, cookie: &str, pick: &Pick<'_>) -> Option<Arc<Peer>> {
     let now_ns = clock::nanos(Instant::now());
-    let named = peers.all.iter().find(|peer| same(peer.cookie().as_bytes(), cookie.as_bytes()))?;
+    let named = named(peers, cookie)?;
     let tried = pick.tried.iter().any(|tried| Arc::ptr_eq(tried, named));
     (named.is_available(now_ns) && named.weight() > 0 && !tried).then(|| named.clone())
+}
+
+/// The endpoint that a cookie names, whether it can take a request now or not.
+pub(super) fn named<'a>(peers: &'a Peers, cookie: &str) -> Option<&'a Arc<Peer>> {
+    peers.all.iter().find(|peer| same(peer.cookie().as_bytes(), cookie.as_bytes()))
 }
 
 /// Compares in a time that does not depend on where the difference is.

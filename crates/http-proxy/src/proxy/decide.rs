@@ -219,8 +219,14 @@ impl Forwarding {
     pub fn edit_response(&self, request: &RequestHead, response: &mut ResponseHead, peer: &Peer) {
         self.route.filters.edit_response(&self.passed, request, response);
         let settings = self.upstream.settings();
+        // Who was elsewhere only because its own endpoint failed comes back to it, unless asked otherwise.
+        let keeps = |cookie: &str| {
+            cookie == peer.cookie()
+                || settings.sticky.as_ref().is_some_and(|sticky| !sticky.change_on_failure)
+                    && self.upstream.balancer.is_place(cookie)
+        };
         if let Some(sticky) = &settings.sticky
-            && self.sticky.as_deref() != Some(peer.cookie())
+            && !self.sticky.as_deref().is_some_and(keeps)
         {
             response.headers.push_known(Known::SetCookie, set_cookie(sticky, peer.cookie()));
         }

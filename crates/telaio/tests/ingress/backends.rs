@@ -10,7 +10,8 @@ use serde_json::Value;
 
 /// A backend on loopback. A path that begins with `/slow` is answered after a second, one with
 /// `/slower` after five. Of the query,
-/// `status=` is the answer's status, `max-age=` makes it fresh for so long, and `size=` its text so long.
+/// `status=` is the answer's status, `max-age=` makes it fresh for so long, `cdn=` is its
+/// `CDN-Cache-Control`, and `size=` its text so long.
 /// The field `X-Echo-Status` is a status, too.
 pub(crate) struct Echo {
     pub(crate) address: SocketAddr,
@@ -37,7 +38,11 @@ impl Echo {
 
     /// On this address.
     pub(crate) fn start_at(name: &str, ip: &str) -> Self {
-        let listener = TcpListener::bind((ip, 0)).unwrap();
+        Self::start_on(name, TcpListener::bind((ip, 0)).unwrap())
+    }
+
+    /// On this socket.
+    pub(crate) fn start_on(name: &str, listener: TcpListener) -> Self {
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(AtomicUsize::new(0));
         let ended = Arc::new(AtomicBool::new(false));
@@ -50,9 +55,10 @@ impl Echo {
                     return;
                 }
                 let (name, count, told) = (name.clone(), Arc::clone(&count), Arc::clone(&told));
+                let end = Arc::clone(&end);
                 std::thread::spawn(move || {
                     // A client that breaks off ends this thread and nothing else.
-                    let _ = serve(&stream, &name, &count, &told);
+                    let _ = serve(&stream, &name, &count, &told, &end);
                 });
             }
         });
@@ -77,12 +83,18 @@ impl Drop for Echo {
     }
 }
 
-fn serve(stream: &TcpStream, name: &str, count: &AtomicUsize, told: &Seen) -> std::io::Result<()> {
+fn serve(
+    stream: &TcpStream,
+    name: &str,
+    count: &AtomicUsize,
+    told: &Seen,
+    ended: &AtomicBool,
+) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
     loop {
         let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 {
+        if reader.read_line(&mut line)? == 0 || ended.load(Ordering::Relaxed) {
             return Ok(());
         }
         let method = line.split(' ').next().unwrap_or_default().to_owned();
@@ -111,6 +123,8 @@ fn serve(stream: &TcpStream, name: &str, count: &AtomicUsize, told: &Seen) -> st
         let status = asked("status").or(by_field).unwrap_or("200").to_owned();
         let fresh = asked("max-age")
             .map_or_else(String::new, |seconds| format!("cache-control: max-age={seconds}\r\n"));
+        let cdn =
+            asked("cdn").map_or_else(String::new, |text| format!("cdn-cache-control: {text}\r\n"));
         let padding = "x".repeat(asked("size").and_then(|size| size.parse().ok()).unwrap_or(0));
         let body = serde_json::json!({
             "backend": name, "method": method, "path": path, "headers": headers, "body": sent,
@@ -120,7 +134,7 @@ fn serve(stream: &TcpStream, name: &str, count: &AtomicUsize, told: &Seen) -> st
         let body = if method == "HEAD" { String::new() } else { body.to_string() };
         write!(
             writer,
-            "HTTP/1.1 {status} Status\r\ncontent-type: application/json\r\nx-echo: {name}\r\n{fresh}content-length: {}\r\n\r\n{body}",
+            "HTTP/1.1 {status} Status\r\ncontent-type: application/json\r\nx-echo: {name}\r\n{fresh}{cdn}content-length: {}\r\n\r\n{body}",
             body.len()
         )?;
     }

@@ -12,6 +12,7 @@ mod support;
 
 mod annotations;
 mod backends;
+mod cached;
 mod certificates;
 mod cluster;
 mod guards;

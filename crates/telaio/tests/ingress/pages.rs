@@ -239,11 +239,13 @@ fn answers_are_cached_where_the_ingress_says_so_and_until_they_are_purged() {
     let age = curl("a.example.com");
     assert!(age.field("age").is_some(), "{age:?}");
     let purge = |what| {
-        let path = "/api/v1/cache/purge";
-        super::operations::post(plane.agent.admin, path, "application/json", &what)
+        let asked = json!({"action": {"kind": "purge_cache", "what": what}});
+        let path = "/api/v1/actions";
+        super::operations::post(plane.agent.admin, path, "application/json", &asked)
     };
     let prefix = format!("http://a.example.com:{}/", plane.http.port());
-    assert_eq!(purge(json!({ "prefix": prefix })), (200, json!({"purged": 1})));
+    let (code, said) = purge(json!({ "prefix": prefix }));
+    assert_eq!((code, &said["purged"]), (200, &json!(1)), "{said}");
     assert!(status("a.example.com").contains("fwd=uri-miss"));
     assert_eq!(one.requests(), 2);
     assert_eq!((status("b.example.com"), status("b.example.com")), (String::new(), String::new()));
