@@ -51,6 +51,7 @@ impl Host {
         let mut mended = Mended::default();
         let mut errors = Vec::new();
         let mut step = |outcome: Result<()>| errors.extend(outcome.err());
+        step(state.remove_unfinished());
         step(remove_dead(&state, &mut mended));
         step(remove_orphaned_claims(&state, &mut mended));
         step(remove_stray_links(&state).map(|links| mended.links = links));
@@ -153,14 +154,12 @@ pub(crate) fn remove_stray_links(state: &State) -> Result<Vec<String>> {
 /// the exclusive lock, without which one may be about to get its record.
 fn remove_stray_namespaces(state: &State) -> Result<()> {
     let records = state.attachments()?;
-    let is_known = |name: &str| {
-        let mut known = records.iter().filter_map(|(_, record)| record.as_ref());
-        known.any(|record| record.netns_name.as_deref() == Some(name))
-    };
+    let records = records.iter().filter_map(|(_, record)| record.as_ref());
+    let known: HashSet<&str> = records.filter_map(|record| record.netns_name.as_deref()).collect();
     let mut errors = Vec::new();
     for entry in crate::state::read_dir(Path::new(NAMES_DIR))? {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if !names::is_namespace(&name) || is_known(&name) {
+        if !names::is_namespace(&name) || known.contains(name.as_str()) {
             continue;
         }
         // Opening it takes away a name that has no namespace.

@@ -290,6 +290,17 @@ impl State {
         flushed.map_err(Error::io("cannot flush", path))
     }
 
+    /// Removes what writers of records left that were killed before it took its place. Needs the exclusive lock.
+    pub(crate) fn remove_unfinished(&self) -> Result<()> {
+        let mut errors = Vec::new();
+        for dir in [self.base.clone(), self.dir.join("networks"), self.dir.join("attachments")] {
+            let unfinished = read_dir(&dir)?.into_iter().map(|entry| entry.path());
+            let unfinished = unfinished.filter(|path| is_temporary(path));
+            errors.extend(unfinished.filter_map(|path| remove_file(&path).err()));
+        }
+        Error::all(errors)
+    }
+
     /// Removes every record, locks and all. Needs the exclusive lock.
     pub(crate) fn remove_all(&self) -> Result<()> {
         match fs::remove_dir_all(&self.base) {
@@ -344,7 +355,7 @@ pub(crate) fn read_record<T: DeserializeOwned>(path: &Path) -> Result<Option<T>>
 /// Writes a record so that it is there whole or as it was.
 ///
 /// Each record has one writer at a time, so one name will do; what a killed one left there is overwritten, and goes with the
-/// record.
+/// record or with the next repair.
 fn write_record<T: Serialize>(path: &Path, record: &T) -> Result<()> {
     let temporary = temporary(path);
     let written = File::create(&temporary)

@@ -127,10 +127,13 @@ fn killed_more_than_two_hundred_times_in_any_call_everything_comes_right_and_not
             let _server = serve(&node, Some("a"), "10.77.1.2", 80, Wire::Tcp);
             assert!(ask(&node, Some("stays"), "10.77.1.1", 8080, Wire::Tcp).is_ok(), "{round}");
         }
-        node.machine.run(|| {
+        node.machine.run(move || {
             clean_instance(gone()).unwrap();
             delete_node_in_cluster(far()).unwrap();
             clean_node(CleanNodeRequest::new("second")).unwrap();
+            if turn == 2 {
+                Host::default().repair().unwrap();
+            }
         });
         let when = format!("round {round}, seed {seed}, {after:?}, turn {turn}");
         support::assert_same(&node.inventory(), &before, &when);

@@ -64,7 +64,7 @@ fn flow(to: &str, served_by: &str, protocol: u8, status: u32) -> Flow {
     let client: SocketAddr = "192.0.2.9:4000".parse().unwrap();
     let original = Tuple { source: client, destination: to.parse().unwrap(), protocol };
     let reply = Tuple { source: served_by.parse().unwrap(), destination: client, protocol };
-    Flow { original, reply, status, zone: 0, id: None }
+    Flow { original, reply, status, zone: 0, id: None, tcp_state: None }
 }
 
 #[test]

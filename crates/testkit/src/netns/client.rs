@@ -165,10 +165,13 @@ impl Conversation {
             if text.len() > 256 {
                 return Err(io::ErrorKind::InvalidData.into());
             }
-            if (&self.stream).read(&mut byte).map_err(after_connect)? == 0 {
-                return Ok(Outcome::Broken(io::ErrorKind::UnexpectedEof));
+            match (&self.stream).read(&mut byte) {
+                Ok(0) => return Ok(Outcome::Broken(io::ErrorKind::UnexpectedEof)),
+                Ok(_) => text.push(byte[0]),
+                // A read with a time limit is not begun again by the kernel after a signal (a child that ended).
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(after_connect(error)),
             }
-            text.push(byte[0]);
         }
         parse(&text)
     }
@@ -213,7 +216,12 @@ impl Flow {
             sent => _ = sent?,
         }
         let mut buffer = [0; 512];
-        let count = self.socket.recv(&mut buffer)?;
+        let count = loop {
+            match self.socket.recv(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                received => break received?,
+            }
+        };
         parse(&buffer[..count])
     }
 
