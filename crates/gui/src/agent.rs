@@ -157,10 +157,14 @@ pub trait Agent: Send + Sync + 'static {
     /// Why nothing can be decided here, if so.
     fn read_only_because(&self) -> Option<String>;
 
-    /// Asks the cluster whose token this is, where that is wanted: a name and what they may do.
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Option<(String, Role)>> {
+    /// Asks the cluster whose token this is, where that is wanted: a name and what they may do, or
+    /// why it does not say.
+    fn review<'a>(
+        &'a self,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<Option<(String, Role)>, Refusal>> {
         let _ = token;
-        Box::pin(async { None })
+        Box::pin(async { Ok(None) })
     }
 }
 

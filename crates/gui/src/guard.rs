@@ -194,7 +194,9 @@ async fn caller(guard: &Guard, headers: &HeaderMap, from: IpAddr) -> Result<Call
             let answer = if let Some(answer) = tokens.reviewed(token) {
                 answer
             } else {
-                let answer = guard.agent.review(token).await;
+                // Silence says nothing about the token: it is neither kept nor counted as wrong.
+                let asked = guard.agent.review(token).await;
+                let answer = asked.map_err(|refusal| Box::new(refusal.into_response()))?;
                 tokens.remember(token, answer.clone());
                 answer
             };

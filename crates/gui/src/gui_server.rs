@@ -43,18 +43,11 @@ pub struct GuiSettings {
     pub tick: Duration,
     /// How many streams may be open.
     pub streams_max: usize,
-    /// Further routes, behind the same guard: reading needs a token, all else the admin's.
-    pub extra: Router,
 }
 
 impl Default for GuiSettings {
     fn default() -> Self {
-        Self {
-            guard: GuardSettings::default(),
-            tick: Duration::from_secs(1),
-            streams_max: 256,
-            extra: Router::new(),
-        }
+        Self { guard: GuardSettings::default(), tick: Duration::from_secs(1), streams_max: 256 }
     }
 }
 
@@ -70,7 +63,6 @@ type App = State<Arc<Shared>>;
 pub struct GuiServer {
     shared: Arc<Shared>,
     guard: Arc<Guard>,
-    extra: Router,
 }
 
 impl std::fmt::Debug for GuiServer {
@@ -91,7 +83,7 @@ impl GuiServer {
         let hub = Arc::new(hub);
         let manager = Manager::new(Arc::clone(&hub), audit);
         let guard = Arc::new(Guard { settings: settings.guard, agent });
-        Self { shared: Arc::new(Shared { hub, manager }), guard, extra: settings.extra }
+        Self { shared: Arc::new(Shared { hub, manager }), guard }
     }
 
     /// All routes.
@@ -120,7 +112,6 @@ impl GuiServer {
             .route("/api/v1/actions", post(act))
             .route("/api/v1/actions/{id}/undo", post(undo))
             .with_state(Arc::clone(&self.shared))
-            .merge(self.extra.clone())
             .layer(axum::middleware::from_fn_with_state(Arc::clone(&self.guard), guard::inner));
         Router::new()
             .route("/api/v1/openapi.json", get(document))

@@ -169,6 +169,12 @@ async fn the_cluster_is_asked_about_tokens_that_are_not_known_and_once() {
         assert_eq!((who.status, who.json()["name"].as_str()), (200, Some("anna@example")));
     }
     assert_eq!(server.agent.reviews.load(SeqCst), 1);
+    for _ in 0..15 {
+        let token = "token-while-the-cluster-is-away";
+        let silent = server.send("GET", "/api/v1/whoami", token, "", "").await;
+        assert_eq!((silent.status, silent.json()["code"].as_str()), (503, Some("unavailable")));
+    }
+    server.agent.reviews.store(0, SeqCst);
     for i in 0..30 {
         server.send("GET", "/api/v1/whoami", &format!("wrong-{i}"), "", "").await;
     }

@@ -68,7 +68,7 @@ pub use annotate::annotate_node;
 pub use connect::KubeError;
 pub use kinds::LABEL_CONFIG;
 pub use options::KubeOptions;
-pub use review::{Reviewed, review};
+pub use review::{ReviewError, Reviewed, review};
 
 /// How many updates may wait for the source before the watchers stop reading.
 const UPDATES_MAX: usize = 64;

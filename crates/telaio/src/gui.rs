@@ -16,7 +16,6 @@ mod show;
 use std::path::Path;
 use std::sync::Arc;
 
-use axum::Router;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use telaio_brain::{NodeContext, Store};
@@ -109,7 +108,6 @@ pub(crate) async fn admin(
     listen: &ListenArgs,
     state_dir: &Path,
     options: AdminOptions,
-    extra: Router,
 ) -> Result<Admin, CommandError> {
     let tls = listen.admin.tls()?;
     if tls.is_none() && !listen.admin_listen.ip().is_loopback() {
@@ -179,7 +177,7 @@ pub(crate) async fn admin(
         hosts: listen.admin.admin_host.iter().map(|host| host.to_ascii_lowercase()).collect(),
         tls: tls.is_some(),
     };
-    let settings = GuiSettings { guard, extra, ..GuiSettings::default() };
+    let settings = GuiSettings { guard, ..GuiSettings::default() };
     Ok(Admin { server: GuiServer::new(settings, Arc::new(agent), events, audit), tls })
 }
 
@@ -326,15 +324,21 @@ impl Agent for AdminAgent {
         self.writer.read_only_because().map(str::to_owned)
     }
 
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Option<(String, Role)>> {
+    fn review<'a>(
+        &'a self,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<Option<(String, Role)>, Refusal>> {
         async {
-            let client = self.client.as_ref()?;
-            let reviewed = telaio_source::kube::review(client, token).await?;
-            match reviewed {
-                it if it.may_write => Some((it.name, Role::Admin)),
-                it if it.may_read => Some((it.name, Role::Read)),
-                _ => None,
-            }
+            let Some(client) = &self.client else { return Ok(None) };
+            let reviewed = telaio_source::kube::review(client, token).await.map_err(|error| {
+                tracing::warn!(%error, "cannot tell whose a token of the admin API is");
+                Refusal::Unavailable(format!("{error}; the agent's own tokens count at any time"))
+            })?;
+            Ok(reviewed.and_then(|it| match (it.may_write, it.may_read) {
+                (true, _) => Some((it.name, Role::Admin)),
+                (false, true) => Some((it.name, Role::Read)),
+                (false, false) => None,
+            }))
         }
         .boxed()
     }

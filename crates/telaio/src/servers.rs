@@ -7,8 +7,6 @@
 
 mod admin;
 mod health;
-#[cfg(unix)]
-mod ingress;
 mod listen;
 mod metrics;
 mod places;
@@ -32,7 +30,7 @@ use crate::cli::ListenArgs;
 use crate::gui::Admin;
 use crate::monitor::Monitor;
 
-pub(crate) use admin::{STATUS_PATH, further_routes};
+pub(crate) use admin::STATUS_PATH;
 pub(crate) use listen::{bind, check_distinct};
 use places::Places;
 

@@ -5,7 +5,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{Agent, Manifests, ask_until, examples, get, run_args};
+use support::{Agent, Manifests, ask_until, examples, get, run_args, send};
 use telaio_testkit::apiserver::{ApiServer, Resource};
 use tempfile::TempDir;
 
@@ -136,4 +136,58 @@ async fn what_is_decided_at_one_agent_is_in_a_config_map_and_followed_by_another
     assert_eq!(ended.code, Some(0), "{ended:?}");
     ask_until(second.admin, path, |_, body| !drained(body, &pod));
     ask_until(third.admin, path, |_, body| !drained(body, &pod));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_the_cluster_look_act_or_are_refused_as_it_says() {
+    const OURS: &str = "overrides.telaio.dev";
+    let cluster = Cluster::start().await;
+    let server = &cluster.server;
+    server.account("writes", "anna", &["get", "update"], OURS);
+    server.account("reads", "otto", &["get"], OURS);
+    server.account("elsewhere", "eve", &["get", "update"], "services.");
+    server.account("late", "luis", &["get"], OURS);
+    server.account("unheard", "uma", &["get"], OURS);
+    let agent = Agent::start(&["run", "--node=loom-a", "--admin-token-review", &cluster.source()]);
+    ask_until(agent.healthz, "/healthz", |status, _| status == 200);
+    let look = |token: &str| {
+        let (status, body) = send(agent.admin, token, "/api/v1/whoami", None);
+        let who: Value = serde_json::from_str(&body).unwrap();
+        (status, who["name"].as_str().map(str::to_owned), who["role"].as_str().map(str::to_owned))
+    };
+    let known = |name: &str, role: &str| (200, Some(name.to_owned()), Some(role.to_owned()));
+    let refused = |status| (status, None, None);
+    let drain = r#"{"action": {"kind": "drain", "service": {"namespace": "shop", "name": "web"},
+        "target": {"node": "loom-b"}}, "dry_run": true}"#;
+    let act = |token: &str| send(agent.admin, token, "/api/v1/actions", Some(drain));
+
+    assert_eq!(look("writes"), known("anna", "admin"));
+    assert_eq!(act("writes").0, 200, "{:?}", act("writes"));
+    assert_eq!(look("reads"), known("otto", "read"));
+    assert_eq!(act("reads").0, 403);
+    // Known to the cluster, but with nothing to do here; and known to nobody.
+    for token in ["elsewhere", "nobodys"] {
+        assert_eq!((look(token), act(token).0), (refused(401), 401), "{token}");
+    }
+    assert_eq!(server.request_count("create", "tokenreviews"), 4, "each token is asked about once");
+
+    // A cluster that does not say is no reason to call a token wrong, and no reason to trust it.
+    server.refuse("create", "subjectaccessreviews", 500);
+    assert_eq!(look("late"), refused(503));
+    server.allow("create", "subjectaccessreviews");
+    assert_eq!(look("late"), known("luis", "read"));
+    server.stop();
+    for _ in 0..15 {
+        assert_eq!((look("unheard"), act("unheard").0), (refused(503), 503));
+    }
+    let (_, body) = send(agent.admin, "unheard", "/api/v1/whoami", None);
+    assert!(body.contains("the agent's own tokens") && !body.contains("unheard"), "{body}");
+    assert_eq!(get(agent.admin, "/api/v1/whoami").0, 200, "the agent's own token needs no cluster");
+    server.restart().await.unwrap();
+    assert_eq!(look("unheard"), known("uma", "read"));
+    let (status, log) = agent.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    for token in ["elsewhere", "nobodys", "unheard"] {
+        assert!(!log.contains(token), "a token in the log: {log}");
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! It speaks what Telaio uses of the API: get, list with selectors and pages, watch with bookmarks
 //! and streaming lists, create with defaults, update with conflicts, merge patches, the status
-//! subresource, deletes, and a little discovery. Tests write objects straight into it with
+//! subresource, deletes, reviews of tokens and of access ([`ApiServer::account`]), and a little
+//! discovery. Tests write objects straight into it with
 //! [`ApiServer::apply`] and make it misbehave: see [`ApiServer::cut_watches`],
 //! [`ApiServer::compact`], [`ApiServer::refuse`], [`ApiServer::pause`], [`ApiServer::stop`].
 //!
@@ -34,6 +35,7 @@ mod faults;
 mod identity;
 mod refusal;
 mod resource;
+mod reviews;
 mod route;
 mod selector;
 mod store;
@@ -75,6 +77,7 @@ struct Inner {
     end_asked: watch::Sender<u64>,
     watches: watch::Sender<usize>,
     faults: Faults,
+    accounts: Mutex<reviews::Accounts>,
     token: Option<String>,
     bookmark_period: Duration,
 }
@@ -153,6 +156,7 @@ impl Builder {
             end_asked: watch::Sender::new(0),
             watches: watch::Sender::new(0),
             faults: Faults::new(),
+            accounts: Mutex::default(),
             token: self.token,
             bookmark_period: self.bookmark_period,
         });
@@ -354,6 +358,11 @@ impl ApiServer {
     /// The version of the last change.
     pub fn version(&self) -> u64 {
         self.inner.store.lock().version()
+    }
+
+    /// Adds an account: whose this token is, and what they may do with a resource (`plural.group`).
+    pub fn account(&self, token: &str, name: &str, verbs: &[&str], resource: &str) {
+        self.inner.accounts.lock().add(token, name, verbs, resource);
     }
 
     /// Serves a further resource from now on.

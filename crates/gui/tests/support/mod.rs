@@ -316,10 +316,19 @@ impl Agent for Imagined {
         self.read_only.clone()
     }
 
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Option<(String, Role)>> {
+    fn review<'a>(
+        &'a self,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<Option<(String, Role)>, Refusal>> {
         self.reviews.fetch_add(1, SeqCst);
         let known = token == "token-of-the-cluster-for-anna";
-        Box::pin(async move { known.then(|| ("anna@example".to_owned(), Role::Admin)) })
+        let away = token == "token-while-the-cluster-is-away";
+        Box::pin(async move {
+            if away {
+                return Err(Refusal::Unavailable("the cluster is away".to_owned()));
+            }
+            Ok(known.then(|| ("anna@example".to_owned(), Role::Admin)))
+        })
     }
 }
 

@@ -257,6 +257,9 @@ impl<S: Io> Connection<S> {
                 self.forward(exchange, framing, state).await
             }
             Decision::Reply(reply, route) => {
+                let reply =
+                    self.proxy.with_own_error_page(&exchange.request, reply, route.as_ref());
+                let reply = Box::pin(reply).await;
                 let status = reply.head.status;
                 let stays = self.reply(&exchange.request, framing, reply).await;
                 let outcome = Outcome::answered(status, route.as_deref(), begun);
@@ -265,6 +268,9 @@ impl<S: Io> Connection<S> {
             }
             Decision::Refuse(kind, route) => {
                 let reply = Reply::error(kind, Some(&exchange.request));
+                let reply =
+                    self.proxy.with_own_error_page(&exchange.request, reply, route.as_ref());
+                let reply = Box::pin(reply).await;
                 let stays = self.reply(&exchange.request, framing, reply).await;
                 let outcome = Outcome::refused(kind, route.as_deref(), begun);
                 self.proxy.observe(&exchange.request, &outcome);
@@ -279,7 +285,11 @@ impl<S: Io> Connection<S> {
 
     /// Answers with an error and closes.
     async fn refuse(&mut self, kind: ErrorKind, request: Option<&RequestHead>) {
-        let reply = Reply::error(kind, request);
+        self.refuse_with(Reply::error(kind, request), request).await;
+    }
+
+    /// Answers and closes.
+    async fn refuse_with(&mut self, reply: Reply, request: Option<&RequestHead>) {
         let head_only = request.is_some_and(|request| request.method == Method::HEAD);
         if self.send(reply, head_only, false, false).await.is_ok() {
             let known = request.is_some();
@@ -462,11 +472,15 @@ impl<S: Io> Connection<S> {
         if kind == ErrorKind::ClientGone {
             return false;
         }
+        let mut reply = Reply::error(kind, Some(request));
+        if kind.side() == Side::Client {
+            let route = Some(forwarding.route_held());
+            reply = Box::pin(self.proxy.with_own_error_page(request, reply, route)).await;
+        }
         if kind.side() == Side::Client || !pump.whole {
-            self.refuse(kind, Some(request)).await;
+            self.refuse_with(reply, Some(request)).await;
             return false;
         }
-        let reply = Reply::error(kind, Some(request));
         self.reply(request, RequestFraming { body: BodyLength::None, ..framing }, reply).await
     }
 

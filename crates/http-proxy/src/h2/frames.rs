@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::PREFACE;
-use super::hpack::{self, Finding};
+use super::hpack::{self, Finding, PathFinding};
 
 pub(super) const PROTOCOL_ERROR: u32 = 1;
 const FLOW_CONTROL_ERROR: u32 = 3;
@@ -72,6 +72,12 @@ pub(super) struct Frames {
     in_head: bool,
     /// Whether the head that is being sent is of trailers that have not been marked yet.
     to_mark: bool,
+    /// Whether the client's table has a path with a fragment: what it names by the table may be that.
+    remembers_fragment: bool,
+    /// Whether the head that is being sent is a request's in several frames, whose path is to be looked at.
+    path_to_see: bool,
+    /// Whether it has a fragment, which can no longer be told to h2.
+    fragment_passed: bool,
     blocks: Blocks,
     leaving: bool,
 }
@@ -123,6 +129,9 @@ impl Frames {
                 if self.look_at_payload(payload) {
                     return Look::Violation(FLOW_CONTROL_ERROR);
                 }
+                if self.fragment_passed {
+                    return Look::Violation(PROTOCOL_ERROR);
+                }
                 continue;
             }
             let at = all.len() - bytes.len();
@@ -130,12 +139,15 @@ impl Frames {
                 return Look::Hold(at);
             };
             let head = Head::parse(head);
-            if head.kind == GOAWAY || self.is_to_mark(&head) {
+            if head.kind == GOAWAY || self.is_to_mark(&head) || self.is_to_refuse(&head, rest) {
                 return Look::Hold(at);
             }
             bytes = rest;
             if let Some(code) = self.look_at_head(&head) {
                 return Look::Violation(code);
+            }
+            if self.fragment_passed {
+                return Look::Violation(PROTOCOL_ERROR);
             }
         }
         Look::Through
@@ -150,6 +162,30 @@ impl Frames {
         };
         // One that is full has no room for a mark; its pseudo-headers are dropped by h2.
         of_trailers && head.length < FRAME_BYTES_MAX
+    }
+
+    /// Whether a frame begins a request.
+    fn begins_request(&self, head: &Head) -> bool {
+        head.kind == HEADERS && !self.in_head && head.id > self.last_stream
+    }
+
+    /// Whether a frame begins a request that h2 shall refuse for its path, or may: not all of it is here.
+    fn is_to_refuse(&self, head: &Head, payload: &[u8]) -> bool {
+        // One that is full has no room for a mark: as those in several frames it is seen when it has passed.
+        if !self.begins_request(head) || head.length >= FRAME_BYTES_MAX {
+            return false;
+        }
+        let Some(payload) = payload.get(..head.length as usize) else { return true };
+        fragment(payload, head.flags).is_some_and(|range| self.has_fragment(&payload[range]))
+    }
+
+    /// Whether a request's path has a fragment, or is named by a table that has one.
+    fn has_fragment(&self, block: &[u8]) -> bool {
+        match hpack::find_fragment(block) {
+            PathFinding::Clean => false,
+            PathFinding::Fragment { .. } => true,
+            PathFinding::Unknown => self.remembers_fragment,
+        }
     }
 
     /// Rewrites the frame that is held, once it is there; how long it was.
@@ -172,16 +208,24 @@ impl Frames {
         }
         let start = out.len();
         out.extend_from_slice(&held[..whole]);
+        let begins_request = self.begins_request(&head);
         self.look_at_head(&head);
+        if begins_request {
+            self.path_to_see = false;
+        }
         let fragment = fragment(payload, if head.kind == HEADERS { head.flags } else { 0 });
         let updates =
             fragment.clone().and_then(|range| hpack::size_updates_length(&payload[range]));
         self.to_mark = false;
         // Padding that is wrong and a number that is cut are left to h2.
         if let (Some(range), Some(updates)) = (fragment, updates) {
+            if begins_request {
+                let found = hpack::find_fragment(&payload[range.clone()]);
+                self.remembers_fragment |= found == PathFinding::Fragment { remembered: true };
+            }
             // Sizes of tables come before all fields, and more of them may come with the next frame.
             let at = range.start + updates;
-            if at == range.end && head.flags & END_HEADERS == 0 {
+            if at == range.end && head.flags & END_HEADERS == 0 && !begins_request {
                 self.to_mark = true;
             } else {
                 out.insert(start + HEAD_BYTES + at, MARK);
@@ -220,6 +264,12 @@ impl Frames {
             return Some(PROTOCOL_ERROR);
         }
         self.blocks.frame = self.blocks.bytes.len();
+        let one_frame = flags & END_HEADERS != 0 && length < FRAME_BYTES_MAX;
+        if self.begins_request(head) {
+            self.path_to_see = !one_frame;
+        } else if !self.in_head {
+            self.path_to_see = false;
+        }
         let code = self.look_at_order(kind, flags, id);
         if length == 0 {
             self.end_block_frame();
@@ -305,8 +355,13 @@ impl Frames {
             // Wrong in another way.
             None => blocks.overflown = true,
         }
-        if flags & END_HEADERS != 0 {
-            blocks.ends.push(blocks.bytes.len());
+        if flags & END_HEADERS == 0 {
+            return;
+        }
+        let start = blocks.ends.last().copied().unwrap_or(0);
+        blocks.ends.push(blocks.bytes.len());
+        if std::mem::take(&mut self.path_to_see) && !self.blocks.overflown {
+            self.fragment_passed = self.has_fragment(&self.blocks.bytes[start..]);
         }
     }
 

@@ -7,12 +7,14 @@
 //!   for compression errors on its way out;
 //! - pseudo-headers in trailers, which h2 drops silently: h2 does refuse them after a regular field, so
 //!   trailers get one in front, of the kind that is never passed on;
+//! - a fragment in `:path`, which the `http` crate drops silently: such a head gets the same field in
+//!   front, so that h2 resets the stream; one in several frames ends the connection;
 //! - GOAWAY, on which h2 hangs up at once when nothing runs, though the client may still ping: it is
 //!   taken out, and told to whoever holds [`Leaving`].
 //!
 //! It sees headers of frames, the entries of SETTINGS, and header blocks, which it keeps until h2 has
 //! read them. Everything else passes without a copy; only trailers, GOAWAY, and a frame's header
-//! that comes in pieces, take a way round.
+//! or a request's head that comes in pieces, take a way round.
 
 use std::io;
 use std::pin::Pin;

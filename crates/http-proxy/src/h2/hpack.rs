@@ -47,6 +47,90 @@ pub(super) fn size_updates_length(block: &[u8]) -> Option<usize> {
     Some(block.len() - walk.rest.len())
 }
 
+/// What a request's block says about its path, as far as it can be seen without the dynamic table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PathFinding {
+    /// It has no fragment, or h2 refuses the block anyway.
+    Clean,
+    /// It has one, and whether the client's table remembers it.
+    Fragment { remembered: bool },
+    /// Only the table knows it.
+    Unknown,
+}
+
+/// Looks for a fragment in `:path`, which has no place there (RFC 9113, 8.3.1) and which the `http`
+/// crate would drop silently.
+pub(super) fn find_fragment(block: &[u8]) -> PathFinding {
+    let mut walk = Walk { rest: block, dynamic: false, fields_begun: false };
+    // What cannot be read is h2's to refuse.
+    walk.find_fragment().unwrap_or(PathFinding::Clean)
+}
+
+impl<'a> Walk<'a> {
+    fn find_fragment(&mut self) -> Result<PathFinding, Finding> {
+        let mut unknown = false;
+        while let Some(&first) = self.rest.first() {
+            if first & 0x80 != 0 {
+                match self.integer(7)? {
+                    4 | 5 => return Ok(PathFinding::Clean),
+                    index => unknown |= index > STATIC_ENTRIES,
+                }
+                continue;
+            }
+            if first & 0xe0 == 0x20 {
+                self.integer(5)?;
+                continue;
+            }
+            let remembered = first & 0x40 != 0;
+            let is_path = match self.integer(if remembered { 6 } else { 4 })? {
+                0 => match self.raw_string()? {
+                    (b":path", false) | (PATH_PACKED, true) => true,
+                    // Pseudo-headers come first, so it is not to come any more.
+                    (name, false) if !name.starts_with(b":") => break,
+                    _ => false,
+                },
+                index @ 1..=14 => matches!(index, 4 | 5),
+                15..=STATIC_ENTRIES => break,
+                _ => {
+                    unknown = true;
+                    false
+                }
+            };
+            let (value, packed) = self.raw_string()?;
+            if is_path {
+                let found = if packed { packed_has_hash(value) } else { value.contains(&b'#') };
+                let fragment = PathFinding::Fragment { remembered };
+                return Ok(if found { fragment } else { PathFinding::Clean });
+            }
+        }
+        Ok(if unknown { PathFinding::Unknown } else { PathFinding::Clean })
+    }
+
+    /// A string as it is written, and whether it is packed.
+    fn raw_string(&mut self) -> Result<(&'a [u8], bool), Finding> {
+        let packed = self.byte(0)? & 0x80 != 0;
+        let length = self.integer(7)?;
+        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(Finding::Coding)?;
+        self.rest = rest;
+        Ok((bytes, packed))
+    }
+}
+
+/// `:path` by the Huffman code.
+const PATH_PACKED: &[u8] = b"\xb9\x58\xd3\x3f";
+
+/// Whether a packed string has a `#`. Its code has nine ones in a row, which few paths have: only those
+/// are unpacked.
+fn packed_has_hash(packed: &[u8]) -> bool {
+    let mut ones = 0;
+    let suspect = packed.iter().any(|byte| {
+        let from_left = ones + byte.leading_ones();
+        ones = if *byte == 0xff { ones + 8 } else { byte.trailing_ones() };
+        from_left >= 9
+    });
+    suspect && unpack(packed).is_some_and(|text| text.contains(&b'#'))
+}
+
 struct Walk<'a> {
     rest: &'a [u8],
     dynamic: bool,
@@ -120,10 +204,7 @@ impl Walk<'_> {
     }
 
     fn string(&mut self) -> Result<Vec<u8>, Finding> {
-        let packed = self.byte(0)? & 0x80 != 0;
-        let length = self.integer(7)?;
-        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(Finding::Coding)?;
-        self.rest = rest;
+        let (bytes, packed) = self.raw_string()?;
         if packed { unpack(bytes).ok_or(Finding::Coding) } else { Ok(bytes.to_vec()) }
     }
 }
@@ -261,6 +342,33 @@ mod tests {
         // The first fault counts.
         assert_eq!(examine(&[literal(b":test", b""), vec![0x40]].concat()), Finding::Field);
         assert_eq!(examine(&[vec![0x80], literal(b":test", b"")].concat()), Finding::Coding);
+    }
+
+    #[test]
+    fn a_fragment_is_found_however_the_path_is_written() {
+        let fragment = |remembered| PathFinding::Fragment { remembered };
+        // "/a#b" by the Huffman code: 011000 00011 111111111010 100011.
+        let packed = b"\x60\x7f\xf5\x1f";
+        assert_eq!(unpack(packed).as_deref(), Some(&b"/a#b"[..]));
+        assert_eq!(unpack(PATH_PACKED).as_deref(), Some(&b":path"[..]));
+        let cases: [(&[u8], PathFinding); 12] = [
+            (b"\x82\x86\x04\x04/a#b", fragment(false)),
+            (b"\x82\x86\x44\x04/a#b", fragment(true)),
+            (b"\x82\x14\x84\x60\x7f\xf5\x1f", fragment(false)),
+            (b"\x20\x82\x00\x05:path\x04/a#b", fragment(false)),
+            (b"\x82\x40\x84\xb9\x58\xd3\x3f\x84\x60\x7f\xf5\x1f", fragment(true)),
+            (b"\x82\xbe\x04\x04/a#b", fragment(false)),
+            (b"\x82\x86\x84", PathFinding::Clean),
+            (b"\x82\x86\x04\x05/a%23", PathFinding::Clean),
+            // Elsewhere it is a letter as any other.
+            (b"\x82\x86\x84\x00\x01a\x04/a#b", PathFinding::Clean),
+            (b"\x82\x86\xbe", PathFinding::Unknown),
+            (b"\x82\x86\x04\x09/a#b", PathFinding::Clean),
+            (b"", PathFinding::Clean),
+        ];
+        for (block, wanted) in cases {
+            assert_eq!(find_fragment(block), wanted, "{block:02x?}");
+        }
     }
 
     #[test]

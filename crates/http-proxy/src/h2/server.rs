@@ -23,7 +23,7 @@ use super::incoming::ClientBody;
 use super::tunnel::Tunnel;
 use super::upgrade::{self, Way};
 use crate::body::{self, Body};
-use crate::error::{ErrorKind, ProxyError};
+use crate::error::{ErrorKind, ProxyError, Side};
 use crate::h1::buffer::Buffer;
 use crate::h1::serve::{Stop, give_back, take_exchange};
 use crate::h1::timer::{Timer, after};
@@ -276,12 +276,15 @@ async fn answer(
             forward(&mut stream, head, body, websocket, state).await;
         }
         Decision::Reply(reply, route) => {
+            let reply = Box::pin(proxy.with_own_error_page(head, reply, route.as_ref())).await;
             let status = reply.head.status;
             Box::pin(stream.reply(head, reply)).await;
             proxy.observe(head, &Outcome::answered(status, route.as_deref(), begun));
         }
         Decision::Refuse(kind, route) => {
-            stream.refuse(head, kind).await;
+            let reply = Reply::error(kind, Some(head));
+            let reply = Box::pin(proxy.with_own_error_page(head, reply, route.as_ref())).await;
+            Box::pin(stream.reply(head, reply)).await;
             proxy.observe(head, &Outcome::refused(kind, route.as_deref(), begun));
         }
         Decision::Ask(_) => {}
@@ -311,7 +314,8 @@ async fn forward(
     mut state: Attempts<'_>,
 ) {
     let proxy = &stream.session.proxy;
-    let idle = state.forwarding.route.route.policy.timeouts.idle;
+    let forwarding = state.forwarding;
+    let idle = forwarding.route.route.policy.timeouts.idle;
     let (status, error) = if websocket {
         Box::pin(open_websocket(stream, head, body, &mut state, idle)).await
     } else {
@@ -320,7 +324,12 @@ async fn forward(
         match stream.unless_reset(asked).await {
             None => (ErrorKind::ClientGone.status(), Some(ErrorKind::ClientGone)),
             Some(Err(error)) => {
-                stream.refuse(head, error.kind).await;
+                let mut reply = Reply::error(error.kind, Some(head));
+                if error.side() == Side::Client {
+                    let route = Some(forwarding.route_held());
+                    reply = Box::pin(proxy.with_own_error_page(head, reply, route)).await;
+                }
+                Box::pin(stream.reply(head, reply)).await;
                 (error.status(), Some(error.kind))
             }
             Some(Ok((response, body))) => {

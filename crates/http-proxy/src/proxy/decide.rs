@@ -243,6 +243,23 @@ impl Forwarding {
         }
     }
 
+    /// A way of our own to a backend, for a request that its route does not serve.
+    pub(super) fn of_our_own(route: &Arc<Compiled>, upstream: &Arc<Upstream>) -> Self {
+        Self {
+            route: RouteInUse::new(route),
+            upstream: Arc::clone(upstream),
+            key: 0,
+            sticky: None,
+            passed: Passed::default(),
+            keyed: None,
+        }
+    }
+
+    /// Its route, to be held on to.
+    pub(crate) fn route_held(&self) -> &Arc<Compiled> {
+        &self.route.0
+    }
+
     /// Whether the proxy itself found out who asks. What such a request is answered may depend on it.
     pub fn knows_client(&self) -> bool {
         let policy = &self.route.route.policy;

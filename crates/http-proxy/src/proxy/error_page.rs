@@ -1,4 +1,5 @@
-//! Errors that another backend answers: its page instead of the backend's, or of ours.
+//! Errors that another backend answers: its page instead of the backend's, or of ours. As with nginx's
+//! `error_page` that goes for whatever we refuse on a route, too: 401, 403, 413, 429.
 //!
 //! It is asked for `/` with GET, and told by fields what it is about, as ingress-nginx does: `X-Code`,
 //! `X-Format`, `X-Original-URI`, `X-Namespace`, `X-Ingress-Name`, `X-Service-Name`, `X-Service-Port`,
@@ -9,14 +10,21 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::{Method, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
 
 use super::attempts::Attempts;
 use super::{Forwarding, HttpProxy};
 use crate::body::{self, Body};
 use crate::error::{ErrorKind, ProxyError, Side};
+use crate::h2::grpc;
 use crate::head::{Known, RequestHead, ResponseHead};
-use crate::table::ErrorBackend;
+use crate::reply::Reply;
+use crate::router::Compiled;
+use crate::table::{BackendId, ErrorBackend};
 use crate::upstream::Upstream;
+
+/// How large a page may be that stands for an answer of ours; a larger one is left out.
+const PAGE_BYTES_MAX: usize = 1 << 20;
 
 type Response = Result<(ResponseHead, Body), ProxyError>;
 
@@ -35,7 +43,7 @@ impl HttpProxy {
             return response;
         };
         let Some(status) = replaced(&response, settings) else { return response };
-        let asked = question(request, status, forwarding);
+        let asked = question(request, status, &route.route, forwarding.upstream.id().as_str());
         let elsewhere = forwarding.elsewhere(upstream);
         let mut attempts = Attempts::new(&elsewhere, Instant::now());
         attempts.any_status = true;
@@ -46,6 +54,62 @@ impl HttpProxy {
                 response
             }
         }
+    }
+}
+
+impl HttpProxy {
+    /// An answer of ours on a route, or the page for its status if the route has that from elsewhere.
+    pub(crate) async fn with_own_error_page(
+        self: &Arc<Self>,
+        request: &RequestHead,
+        reply: Reply,
+        route: Option<&Arc<Compiled>>,
+    ) -> Reply {
+        let status = reply.head.status;
+        let covering = route.and_then(|route| {
+            let settings = route.route.policy.error_backend.as_ref()?;
+            let covers = settings.statuses.contains(&status.as_u16()) && !grpc::is_grpc(request);
+            Some((route, route.error_upstream.as_ref()?)).filter(|_| covers)
+        });
+        let Some((route, upstream)) = covering else { return reply };
+        Box::pin(self.own_error_page(request, reply, route, upstream)).await
+    }
+
+    async fn own_error_page(
+        self: &Arc<Self>,
+        request: &RequestHead,
+        reply: Reply,
+        route: &Arc<Compiled>,
+        upstream: &Arc<Upstream>,
+    ) -> Reply {
+        let service = route.backend().map(BackendId::as_str).unwrap_or_default();
+        let mut asked = question(request, reply.head.status, &route.route, service);
+        // The wire leaves the body out where that was asked.
+        asked.method = Method::GET;
+        let elsewhere = Forwarding::of_our_own(route, upstream);
+        let mut attempts = Attempts::new(&elsewhere, Instant::now());
+        attempts.any_status = true;
+        let page = match self.forward_to_backend(&asked, body::empty(), &mut attempts).await {
+            Ok(page) => page,
+            Err(error) => {
+                tracing::debug!(%error, backend = %upstream.id(), "no page for an error");
+                return reply;
+            }
+        };
+        let (mut head, body) = page;
+        let Ok(body) = Limited::new(body, PAGE_BYTES_MAX).collect().await else {
+            tracing::debug!(backend = %upstream.id(), "a page for an error is cut or too large");
+            return reply;
+        };
+        head.headers
+            .retain(|field| !field.known.is_hop_by_hop() && field.known != Known::ContentLength);
+        // What clients go by: how to say who they are, and when to come again.
+        for name in ["www-authenticate", "retry-after"] {
+            if let Some(value) = reply.head.headers.get(name) {
+                head.headers.set(name, value);
+            }
+        }
+        Reply { head, body: body.to_bytes(), close: reply.close }
     }
 }
 
@@ -62,7 +126,12 @@ fn replaced(response: &Response, settings: &ErrorBackend) -> Option<StatusCode> 
 }
 
 /// What the other backend is asked.
-fn question(request: &RequestHead, status: StatusCode, forwarding: &Forwarding) -> RequestHead {
+fn question(
+    request: &RequestHead,
+    status: StatusCode,
+    route: &crate::table::Route,
+    backend: &str,
+) -> RequestHead {
     let mut asked = request.clone();
     let original = request.asked_target();
     asked.method = if request.method == Method::HEAD { Method::HEAD } else { Method::GET };
@@ -83,11 +152,9 @@ fn question(request: &RequestHead, status: StatusCode, forwarding: &Forwarding) 
         ];
         !field.known.is_hop_by_hop() && !own.contains(&field.known)
     });
-    let route = &forwarding.route.route;
     let (namespace, ingress) = route.age.name.split_once('/').unwrap_or(("", &route.age.name));
     // `namespace/service:port`, and perhaps `~` with what tells manners of speaking apart.
-    let id = forwarding.upstream.id().as_str();
-    let id = id.split('~').next().unwrap_or(id);
+    let id = backend.split('~').next().unwrap_or(backend);
     let (service, port) = id.rsplit_once(':').unwrap_or((id, ""));
     let service = service.rsplit_once('/').map_or(service, |(_, name)| name);
     let format = request.headers.get_known_str(Known::Accept).unwrap_or_default().to_owned();
@@ -100,7 +167,11 @@ fn question(request: &RequestHead, status: StatusCode, forwarding: &Forwarding) 
         ("x-service-name", service),
         ("x-service-port", port),
     ] {
-        asked.headers.set(name, value);
+        // As with nginx, what is empty is left out.
+        asked.headers.remove(name);
+        if !value.is_empty() {
+            asked.headers.push(name, value);
+        }
     }
     asked
 }

@@ -2,10 +2,15 @@
 //!
 //! Who may read the resource `overrides` of the group `telaio.dev` may look, who may update it may act.
 
+use std::time::Duration;
+
 use http::Request;
 use serde_json::{Value, json};
 
 use super::Client;
+
+/// How long the cluster may take for one answer: somebody waits for it.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What somebody may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,8 +23,18 @@ pub struct Reviewed {
     pub may_write: bool,
 }
 
-/// Whose a token is; `None` for nobody's. What the server refuses to say is logged.
-pub async fn review(client: &Client, token: &str) -> Option<Reviewed> {
+/// The cluster does not say whose a token is, which tells nothing about the token.
+#[derive(Debug, thiserror::Error)]
+#[error("the cluster does not answer {path}: {why}")]
+pub struct ReviewError {
+    /// What was asked.
+    path: &'static str,
+    /// What came instead of an answer.
+    why: String,
+}
+
+/// Whose a token is; `None` for nobody's.
+pub async fn review(client: &Client, token: &str) -> Result<Option<Reviewed>, ReviewError> {
     let question = json!({
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenReview",
@@ -27,17 +42,16 @@ pub async fn review(client: &Client, token: &str) -> Option<Reviewed> {
     });
     let answer = ask(client, "/apis/authentication.k8s.io/v1/tokenreviews", &question).await?;
     let status = &answer["status"];
-    if status["authenticated"] != true {
-        return None;
-    }
     let user = &status["user"];
-    let name = user["username"].as_str()?.to_owned();
-    let may_write = may(client, user, "update").await;
-    let may_read = may_write || may(client, user, "get").await;
-    Some(Reviewed { name, may_read, may_write })
+    let Some(name) = user["username"].as_str().filter(|_| status["authenticated"] == true) else {
+        return Ok(None);
+    };
+    let may_write = may(client, user, "update").await?;
+    let may_read = may_write || may(client, user, "get").await?;
+    Ok(Some(Reviewed { name: name.to_owned(), may_read, may_write }))
 }
 
-async fn may(client: &Client, user: &Value, verb: &str) -> bool {
+async fn may(client: &Client, user: &Value, verb: &str) -> Result<bool, ReviewError> {
     let question = json!({
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
@@ -49,20 +63,19 @@ async fn may(client: &Client, user: &Value, verb: &str) -> bool {
             "resourceAttributes": {"group": "telaio.dev", "resource": "overrides", "verb": verb},
         },
     });
-    let answer = ask(client, "/apis/authorization.k8s.io/v1/subjectaccessreviews", &question).await;
-    answer.is_some_and(|answer| answer["status"]["allowed"] == true)
+    let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    let answer = ask(client, path, &question).await?;
+    Ok(answer["status"]["allowed"] == true)
 }
 
-async fn ask(client: &Client, path: &str, question: &Value) -> Option<Value> {
+async fn ask(client: &Client, path: &'static str, question: &Value) -> Result<Value, ReviewError> {
+    let failed = |why: String| ReviewError { path, why };
     let request = Request::post(path)
         .header(http::header::CONTENT_TYPE, "application/json")
-        .body(serde_json::to_vec(question).ok()?)
-        .ok()?;
-    match client.request::<Value>(request).await {
-        Ok(answer) => Some(answer),
-        Err(error) => {
-            tracing::warn!(%error, path, "the cluster does not say whose a token is");
-            None
-        }
+        .body(question.to_string().into_bytes())
+        .map_err(|error| failed(error.to_string()))?;
+    match tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await {
+        Ok(answer) => answer.map_err(|error| failed(error.to_string())),
+        Err(_) => Err(failed(format!("nothing within {} s", PATIENCE.as_secs()))),
     }
 }

@@ -13,7 +13,7 @@ use crate::gui::{self, AdminOptions};
 use crate::logging::Logging;
 use crate::monitor::{Facts, Monitor};
 use crate::plane;
-use crate::servers::{Servers, check_distinct, further_routes};
+use crate::servers::{Servers, check_distinct};
 use crate::settings::Settings;
 use crate::shutdown::{Request, Requests};
 use crate::supply::{Supply, SupplyOptions};
@@ -72,8 +72,7 @@ async fn serve(
         overrides_namespace: args.source.overrides_namespace.clone(),
         overlay: String::new(),
     };
-    let further = further_routes(&monitor);
-    let admin = gui::admin(&args.listen, &args.state.state_dir, options, further).await?;
+    let admin = gui::admin(&args.listen, &args.state.state_dir, options).await?;
     let _servers = Servers::start(&args.listen, &monitor, admin)?;
     let mut api = ApiTask::start(&store, args.api_listen, tls, &args.ingress_nodes)?;
     loop {

@@ -130,7 +130,7 @@ impl Demo {
             overrides_namespace: String::new(),
             overlay: String::new(),
         };
-        let admin = gui::admin(&listen, &stage.state(), options, axum::Router::new()).await?;
+        let admin = gui::admin(&listen, &stage.state(), options).await?;
         let token = telaio_gui::token::read(&stage.state().join(gui::TOKEN_FILE));
         let token = token.map_err(anyhow::Error::from)?;
         let servers = Servers::start(&listen, &monitor, admin)?;

@@ -34,7 +34,7 @@ use crate::plane::{self, Plane};
 #[cfg(target_os = "linux")]
 use crate::pods::Pods;
 use crate::proxy_settings::ProxySettings;
-use crate::servers::{Servers, check_distinct, further_routes};
+use crate::servers::{Servers, check_distinct};
 use crate::settings::Settings;
 use crate::shutdown::{Request, Requests};
 use crate::state_dir::{Part, StateDir};
@@ -281,8 +281,7 @@ impl Agent {
                 overrides_namespace: args.source.overrides_namespace.clone(),
                 overlay: overlay(args),
             };
-            let further = further_routes(&monitor);
-            let admin = gui::admin(&args.listen, &args.state.state_dir, options, further).await?;
+            let admin = gui::admin(&args.listen, &args.state.state_dir, options).await?;
             Some(Servers::start(&args.listen, &monitor, admin)?)
         };
         let api = match (&supply, args.api_listen) {

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::{Extension, Router};
+use axum::Extension;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -18,7 +18,6 @@ use tokio::net::TcpStream;
 
 use super::places::Places;
 use crate::gui::Admin;
-use crate::monitor::Monitor;
 
 /// Where the status is.
 pub(crate) const STATUS_PATH: &str = "/api/v1/status";
@@ -32,18 +31,6 @@ const HEAD_BYTES_MAX: usize = 32 << 10;
 const HEADERS_MAX: usize = 64;
 /// How long a connection may last; a page opens another.
 const CONNECTION_TIME_MAX: Duration = Duration::from_hours(1);
-
-/// Routes beside those of the API's crate, behind the same guard.
-pub(crate) fn further_routes(monitor: &Arc<Monitor>) -> Router {
-    #[cfg(unix)]
-    let router = super::ingress::router(monitor);
-    #[cfg(not(unix))]
-    let router = {
-        let _ = monitor;
-        Router::new()
-    };
-    router
-}
 
 /// Serves until the runtime ends.
 pub(super) async fn serve(listener: TcpListener, admin: Admin) {

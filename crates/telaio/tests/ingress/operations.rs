@@ -63,55 +63,79 @@ fn the_worker_tells_figures_routes_and_certificates_and_purges_its_cache() {
         assert_eq!(ask(plane.http, "nobody.example.com", "/").status, 404);
 
         // A request is counted when it is over, which may be after its answer is here.
-        let stats = wait_until("the fifth request", || {
-            let stats = told(plane.agent.admin, "/api/v1/ingress/stats");
-            let count = stats["totals"]["all"]["statuses"].as_array()?;
-            (count.iter().filter_map(Value::as_u64).sum::<u64>() == 5).then_some(stats)
+        let count = |labels: &[&str]| metric(&plane.agent, "telaio_http_requests_total{", labels);
+        wait_until("the fifth request", || (count(&[]) == 5).then_some(()));
+        assert_eq!(count(&["ingress=\"none\"", "status=\"4xx\""]), 1);
+        assert_eq!(count(&["ingress=\"a\"", "status=\"2xx\""]), 3);
+        assert_eq!(count(&["ingress=\"a\"", "status=\"4xx\""]), 1);
+        let hits = ["ingress=\"a\"", "\"hit\""];
+        assert_eq!(metric(&plane.agent, "telaio_http_cache_requests_total{", &hits), 1);
+        assert_eq!(metric(&plane.agent, "telaio_http_cache_entries", &[]), 2);
+        assert_eq!(metric(&plane.agent, "telaio_http_requests_in_flight", &[]), 0);
+
+        let table = wait_until("the route's figures", || {
+            let table = told(plane.agent.admin, "/api/v1/routes");
+            (route_of(&table, "a")["counters"]["requests"] == 4).then_some(table)
         });
-        assert_eq!(stats["totals"]["unrouted"]["statuses"], json!([0, 0, 0, 1, 0]), "{stats}");
-        let [route] = stats["routes"].as_array().unwrap().as_slice() else { panic!("{stats}") };
-        assert_eq!(route["ingress"], "shop/a");
-        assert_eq!(route["figures"]["statuses"], json!([0, 3, 0, 1, 0]), "{stats}");
-        assert_eq!(route["figures"]["cache_hits"], 1, "{stats}");
-        assert_eq!(route["figures"]["in_flight"], 0, "{stats}");
-        assert_eq!(stats["totals"]["cache"]["entries"], 2, "{stats}");
-        let endpoint = &stats["backends"][0]["endpoints"][0];
-        assert_eq!(endpoint["address"], one.address.to_string());
-        assert_eq!((&endpoint["requests"], &endpoint["healthy"]), (&json!(3), &json!(true)));
+        let (a, b) = (route_of(&table, "a"), route_of(&table, "b"));
+        assert_eq!((&a["host"], &a["features"]), (&json!("a.example.com"), &json!(["cache"])));
+        assert_eq!((&a["counters"]["active"], &a["counters"]["errors"]), (&json!(0), &json!(0)));
+        let to = &a["backends"][0];
+        assert_eq!((&to["service"]["name"], &to["ready"]), (&json!("one"), &json!(1)), "{table}");
+        assert_eq!((&b["host"], &b["path"]), (&json!("*.example.org"), &json!("/x")));
+        assert_eq!(b["warnings"].as_array().map(Vec::len), Some(1), "{table}");
 
-        let totals = told(plane.agent.admin, "/api/v1/ingress/totals");
-        assert_eq!(totals["since_unix_ns"], stats["totals"]["since_unix_ns"]);
+        let certificates = told(plane.agent.admin, "/api/v1/certificates");
+        let [own] = certificates["items"].as_array().unwrap().as_slice() else {
+            panic!("{certificates}")
+        };
+        assert_eq!((&own["id"], &own["default"]), (&json!("self-signed"), &json!(true)));
 
-        let table = told(plane.agent.admin, "/api/v1/ingress/routes");
-        let routes = table["routes"].as_array().unwrap();
-        let of = |name: &str| routes.iter().find(|route| route["ingress"] == name).unwrap();
-        assert_eq!((&of("a")["host"], &of("a")["cache"]), (&json!("a.example.com"), &json!(true)));
-        assert_eq!(of("a")["targets"][0]["service"], "one");
-        assert_eq!((&of("b")["host"], &of("b")["path"]), (&json!("*.example.org"), &json!("/x")));
-        assert_eq!(of("b")["warnings"], 1, "{table}");
-        assert_eq!(table["warnings"][0]["ingress"], "shop/b", "{table}");
-
-        let certificates = told(plane.agent.admin, "/api/v1/ingress/certificates");
-        let [own] = certificates.as_array().unwrap().as_slice() else { panic!("{certificates}") };
-        assert_eq!((&own["secret"], &own["default"]), (&Value::Null, &json!(true)));
-        assert!(own["subject"].as_str().unwrap().contains("no certificate"), "{own}");
-
-        let purge =
-            |what: &Value| post(plane.agent.admin, "/api/v1/cache/purge", "application/json", what);
+        let asks = |what: &Value| json!({"action": {"kind": "purge_cache", "what": what}});
+        let actions = "/api/v1/actions";
+        let purge = |what: &Value| {
+            let (status, said) = post(plane.agent.admin, actions, "application/json", &asks(what));
+            (status, said["purged"].as_u64())
+        };
         let url = format!("http://a.example.com:{}/other?max-age=60", plane.http.port());
-        assert_eq!(purge(&json!({ "url": url })), (200, json!({"purged": 0})), "another port");
+        assert_eq!(purge(&json!({ "key": url })), (200, Some(0)), "another port");
         let url = "http://a.example.com/other?max-age=60";
-        assert_eq!(purge(&json!({ "url": url })), (200, json!({"purged": 1})));
-        assert_eq!(purge(&json!({"host": "a.example.com"})), (200, json!({"purged": 1})));
-        assert_eq!(purge(&json!("all")), (200, json!({"purged": 0})));
+        assert_eq!(purge(&json!({ "key": url })), (200, Some(1)));
+        assert_eq!(purge(&json!({"host": "a.example.com"})), (200, Some(1)));
         let before = one.requests();
         ask(plane.http, "a.example.com", "/?max-age=60");
         assert_eq!(one.requests(), before + 1, "what was purged is asked for again");
         assert_eq!(purge(&json!({"host": "a/b"})).0, 400);
-        assert_eq!(purge(&json!({"what": "x"})).0, 400);
+        assert!(matches!(purge(&json!({"what": "x"})).0, 400 | 422));
         let form = "application/x-www-form-urlencoded";
-        assert_eq!(post(plane.agent.admin, "/api/v1/cache/purge", form, &json!("all")).0, 415);
+        let all = asks(&json!({"host": "a.example.com"}));
+        assert_eq!(post(plane.agent.admin, actions, form, &all).0, 415);
+        let audit = told(plane.agent.admin, "/api/v1/audit");
+        let forgot = audit["items"].as_array().unwrap().iter().filter(|it| {
+            it["summary"].as_str().is_some_and(|text| text.starts_with("have the cache forget"))
+        });
+        assert!(forgot.count() >= 3, "each is on record: {audit}");
+        // What stood beside the API and left no record is gone.
+        for path in ["/api/v1/ingress/totals", "/api/v1/cache/purge"] {
+            assert_eq!(get(plane.agent.admin, path).0, 404, "{path}");
+        }
     }
+}
+
+/// What the agent's metrics say, over all lines of a name that have these labels.
+fn metric(agent: &crate::support::Agent, name: &str, labels: &[&str]) -> u64 {
+    let (status, page) = get(agent.metrics, "/metrics");
+    assert_eq!(status, 200, "{page}");
+    let lines = page.lines().filter(|line| line.starts_with(name));
+    let lines = lines.filter(|line| labels.iter().all(|label| line.contains(label)));
+    lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
+}
+
+/// An Ingress's route in the list of all.
+fn route_of<'a>(table: &'a Value, ingress: &str) -> &'a Value {
+    let items = table["items"].as_array().unwrap();
+    let found = items.iter().find(|route| route["ingress"]["name"] == ingress);
+    found.unwrap_or_else(|| panic!("no route of {ingress}: {table}"))
 }
 
 /// One service behind a.example.com.
@@ -345,8 +369,8 @@ fn the_proxy_protocol_says_who_the_client_is_where_it_is_on() {
     assert_eq!(seen["headers"]["x-forwarded-for"], "192.0.2.8", "{seen}");
     assert!(ask_after(plane.http, b"").is_none(), "without it nobody is served");
     let refused = wait_until("the refused connection", || {
-        let totals = told(plane.agent.admin, "/api/v1/ingress/totals");
-        totals["connections_refused"].as_u64().filter(|count| *count > 0)
+        let count = metric(&plane.agent, "telaio_http_connections_refused_total", &[]);
+        (count > 0).then_some(count)
     });
     assert_eq!(refused, 1);
     // The same before TLS.

@@ -72,6 +72,80 @@ fn errors_are_answered_by_the_backend_for_them() {
 }
 
 #[test]
+fn what_we_refuse_ourselves_is_answered_by_the_backend_for_errors_too() {
+    let (one, pages, guard) = (Echo::start("one"), Echo::start("pages"), Echo::start("guard"));
+    let asked = format!("http://{}/?status=401", guard.address);
+    let with = |name: &str, more: &[(&str, &str)]| {
+        let mut pairs = vec![("default-backend", "pages")];
+        if !more.iter().any(|(name, _)| *name == "custom-http-errors") {
+            pairs.push(("custom-http-errors", "401,403,413,429"));
+        }
+        pairs.extend(more);
+        ingress(name, &format!("{name}.example.com"), "/", "one", &all_annotated(&pairs))
+    };
+    let all = service("one", &[&one])
+        + &service("pages", &[&pages])
+        + &with("login", &[("auth-url", &asked)])
+        + &with("address", &[("whitelist-source-range", "192.0.2.0/24")])
+        + &with("small", &[("proxy-body-size", "10")])
+        + &with("often", &[("limit-rps", "1"), ("limit-burst-multiplier", "1")])
+        + &with(
+            "plain",
+            &[("custom-http-errors", "404"), ("whitelist-source-range", "192.0.2.0/24")],
+        );
+    let manifests = Manifests::empty();
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "same");
+    let is_page = |answer: &super::Answer, code: &str, ingress: &str| {
+        let seen = answer.seen();
+        let told = &seen["headers"];
+        assert_eq!((answer.status, &seen["backend"]), (200, &json!("pages")), "{answer:?}");
+        assert_eq!(
+            (&told["x-code"], &told["x-ingress-name"]),
+            (&json!(code), &json!(ingress)),
+            "{answer:?}"
+        );
+        assert_eq!((&told["x-service-name"], &seen["method"]), (&json!("one"), &json!("GET")));
+        assert_eq!((&seen["path"], &seen["body"]), (&json!("/"), &json!("")));
+    };
+    is_page(&ask(plane.http, "login.example.com", "/x"), "401", "login");
+    let page = ask(plane.http, "address.example.com", "/x?y=1");
+    is_page(&page, "403", "address");
+    assert_eq!(page.seen()["headers"]["x-original-uri"], "/x?y=1");
+    let large = "more than ten bytes";
+    is_page(&send(plane.http, "POST", "small.example.com", "/", "", large), "413", "small");
+    // A length that is not announced shows as the body comes.
+    for version in ["--http1.1", "--http2"] {
+        let scheme =
+            if version == "--http2" { ("https", plane.https) } else { ("http", plane.http) };
+        let at = |host: &str| format!("{host}:{}:127.0.0.1", scheme.1.port());
+        let curl = |host: &str, more: &[&str]| {
+            let out = std::process::Command::new("curl")
+                .args(["-sk", version, "--max-time", "60", "--resolve", &at(host)])
+                .args(more)
+                .arg(format!("{}://{host}:{}/", scheme.0, scheme.1.port()))
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&out.stdout).into_owned();
+            let seen: serde_json::Value =
+                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {out:?}"));
+            seen["headers"]["x-code"].as_str().unwrap_or_default().to_owned()
+        };
+        let chunked = ["-H", "Transfer-Encoding: chunked", "-H", "Expect:", "-d", large];
+        assert_eq!(curl("small.example.com", &chunked), "413", "{version}");
+        assert_eq!(curl("address.example.com", &[]), "403", "{version}");
+        assert_eq!(curl("login.example.com", &[]), "401", "{version}");
+    }
+    // When to come again is told all the same.
+    let page = plane
+        .ask_until("often.example.com", "/", |answer| answer.backend().as_deref() == Some("pages"));
+    is_page(&page, "429", "often");
+    assert!(page.field("retry-after").is_some(), "{page:?}");
+    let own = ask(plane.http, "plain.example.com", "/");
+    assert_eq!((own.status, own.field("x-code")), (403, None), "403 is not in its list: {own:?}");
+}
+
+#[test]
 fn an_error_page_that_cannot_be_had_leaves_the_answer() {
     let one = Echo::start("one");
     let manifests = Manifests::empty();
@@ -165,11 +239,13 @@ fn answers_are_cached_where_the_ingress_says_so_and_until_they_are_purged() {
     let age = curl("a.example.com");
     assert!(age.field("age").is_some(), "{age:?}");
     let purge = |what| {
-        let path = "/api/v1/cache/purge";
-        super::operations::post(plane.agent.admin, path, "application/json", &what)
+        let asked = json!({"action": {"kind": "purge_cache", "what": what}});
+        let path = "/api/v1/actions";
+        super::operations::post(plane.agent.admin, path, "application/json", &asked)
     };
     let prefix = format!("http://a.example.com:{}/", plane.http.port());
-    assert_eq!(purge(json!({ "prefix": prefix })), (200, json!({"purged": 1})));
+    let (code, said) = purge(json!({ "prefix": prefix }));
+    assert_eq!((code, &said["purged"]), (200, &json!(1)), "{said}");
     assert!(status("a.example.com").contains("fwd=uri-miss"));
     assert_eq!(one.requests(), 2);
     assert_eq!((status("b.example.com"), status("b.example.com")), (String::new(), String::new()));

@@ -250,12 +250,25 @@ pub(crate) fn ask_until(
 
 /// Status and body of an HTTP answer.
 pub(crate) fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    send(address, TOKEN, path, None)
+}
+
+/// The same with a token of the caller's choice; with a body of JSON it is a POST.
+pub(crate) fn send(
+    address: SocketAddr,
+    token: &str,
+    path: &str,
+    json: Option<&str>,
+) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (method, body) = json.map_or(("GET", ""), |json| ("POST", json));
+    let length = body.len();
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\
-         Connection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n{body}"
     )
     .unwrap();
     let mut answer = String::new();

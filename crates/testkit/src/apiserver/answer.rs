@@ -15,7 +15,7 @@ use super::route::{ObjectsRoute, Parameters, Route};
 use super::store::{Key, Page, Store, Stored};
 use super::watching::{self, WatchOptions, WatchStart};
 use super::write;
-use super::{Inner, discovery};
+use super::{Inner, discovery, reviews};
 
 /// The largest request body, as of a real server about.
 const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -36,6 +36,15 @@ async fn try_answer(
 ) -> Result<Response<Body>, Refusal> {
     let parameters = Parameters::of(request.uri());
     let path = request.uri().path().to_owned();
+    if let Some(resource) = reviews::resource(&path).filter(|_| request.method() == Method::POST) {
+        inner.faults.record(seen("create", resource.plural.clone(), &request));
+        inner.faults.pass().await;
+        authenticate(inner, &request)?;
+        inner.faults.check("create", &resource, None)?;
+        let body = read_body(request).await?;
+        let review = inner.accounts.lock().review(&resource, &body)?;
+        return Ok(json_response(201, review.to_string().into_bytes()));
+    }
     let route = Route::parse(&inner.store.lock(), &path)?;
     let Route::Objects(route) = route else {
         inner.faults.record(seen("get", path.clone(), &request));
@@ -230,6 +239,13 @@ fn watch_start(
     }
 }
 
+async fn read_body(request: Request<Incoming>) -> Result<Bytes, Refusal> {
+    let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await;
+    let body =
+        body.map_err(|_| Refusal::new(400, "the body could not be read, or is too large"))?;
+    Ok(body.to_bytes())
+}
+
 /// Create, update and patch.
 async fn change(
     inner: &Inner,
@@ -246,11 +262,7 @@ async fn change(
         .unwrap_or("application/json")
         .trim()
         .to_owned();
-    let body = Limited::new(request.into_body(), BODY_BYTES_MAX)
-        .collect()
-        .await
-        .map_err(|_| Refusal::new(400, "the body could not be read, or is too large"))?
-        .to_bytes();
+    let body = read_body(request).await?;
     let object: Map<String, Value> = serde_json::from_slice(&body).map_err(|error| {
         Refusal::new(400, format_args!("the body is not a JSON object: {error}"))
     })?;

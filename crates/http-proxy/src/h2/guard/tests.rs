@@ -302,3 +302,44 @@ async fn pseudo_headers_in_trailers_are_an_error_of_the_stream() {
         assert_eq!(verdict(&sent).await, (3, 1, Reason::PROTOCOL_ERROR));
     }
 }
+
+#[tokio::test]
+async fn a_fragment_in_the_path_is_an_error_of_the_stream() {
+    let end = END_HEADERS | END_STREAM;
+    let asks = |path: &[u8]| [&[0x82, 0x86, 0x41, 0x01, b'a'], path].concat();
+    let reset = (3, 1, Reason::PROTOCOL_ERROR);
+    for path in [&b"\x04\x04/a#b"[..], b"\x44\x04/a#b", b"\x04\x84\x60\x7f\xf5\x1f"] {
+        assert_eq!(verdict(&[headers(end, 1, &asks(path))]).await, reset, "{path:02x?}");
+    }
+    // Named by the table, too: the second request is the first's again.
+    let again = [headers(end, 1, &asks(b"\x44\x04/a#b")), headers(end, 3, &asks(b"\xbe"))];
+    let (mut client_side, server_side) = duplex(1 << 16);
+    tokio::spawn(serve(server_side));
+    let good = headers(end, 5, GET);
+    client_side.write_all(&client(&[again.concat(), good])).await.unwrap();
+    let (mut resets, mut answered) = (Vec::new(), false);
+    while !(answered && resets.len() == 2) {
+        let mut head = [0; 9];
+        let read = client_side.read_exact(&mut head);
+        tokio::time::timeout(Duration::from_secs(30), read).await.unwrap().unwrap();
+        let [a, b, c, kind, _, id @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        client_side.read_exact(&mut payload).await.unwrap();
+        let id = u32::from_be_bytes(id);
+        assert_ne!(kind, GOAWAY, "the connection goes on");
+        match kind {
+            3 => resets.push(id),
+            1 => {
+                assert_eq!(id, 5, "the others have no answer");
+                answered = true;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(resets, [1, 3]);
+    // What passed before it could be seen ends the connection.
+    let block = asks(b"\x04\x04/a#b");
+    let (first, rest) = block.split_at(8);
+    let cut = [headers(END_STREAM, 1, first), frame(9, END_HEADERS, 1, rest)];
+    assert_eq!(verdict(&cut).await, (GOAWAY, 0, Reason::PROTOCOL_ERROR));
+}
