@@ -40,7 +40,7 @@ function services() {
       return {
         address, ports: [{ name: 'http', port, internal: true, external: true }], pod: `${name}-6f7d9c-${(s * 7 + i * 13).toString(36)}x`, node: NODES[i % 3], zone: `eu-${i % 2 ? 'b' : 'a'}`,
         local: i % 3 === 0, ready, serving: ready, terminating: name === 'catalog' && i === 4, weight: drained ? 0 : (o?.weight ?? 1), drained, added: false, removed: false,
-        used: ready && !drained, overrides: o ? [`${o.namespace}/${o.name}`] : [], counters: rate == null ? null : counters(ready && !drained ? (rate / n) * wave(i + s) : 0, share, 40 + 30 * i),
+        used: ready && !drained, overrides: o ? [`${o.namespace}/${o.name}`] : [], counters: rate == null ? null : counters(ready && !drained ? (rate / n) * wave(i + s) : 0, share, 40 + 30 * i), connections: { open: ready ? 3 * i + s : 0, other: 0 },
       };
     });
     const ready = items.filter((e) => e.ready).length;
@@ -51,7 +51,7 @@ function services() {
       ports: [{ name: 'http', protocol: name === 'kube-dns' ? 'UDP' : 'TCP', port: port === 8080 ? 80 : port, node_port: name === 'grafana' ? 31300 : null, target: String(port), app_protocol: null }],
       endpoints: { total: n, ready, terminating: items.filter((e) => e.terminating).length, drained: items.filter((e) => e.drained).length, local: items.filter((e) => e.local).length, used: items.filter((e) => e.used).length },
       state: n === 0 ? 'error' : ready < n ? 'warning' : 'ok', state_text: n === 0 ? 'nobody serves it' : ready < n ? `${n - ready} of ${n} endpoints are not ready` : '', overridden: mine,
-      counters: rate == null ? null : counters(rate * wave(s), share, 120),
+      counters: rate == null ? null : counters(rate * wave(s), share, 120), connections: { open: 7 * s, other: s }, connections_reason: null,
       internal_traffic_policy: 'Cluster', external_traffic_policy: name === 'frontend' ? 'Local' : 'Cluster', session_affinity_s: name === 'payments' ? 10800 : null, source_ranges: [],
       health_check_node_port: name === 'frontend' ? 30911 : null, external_name: null, labels: { app: name, team: 'shop' }, annotations: { 'example.com/owner': '<img src=x onerror=alert(1)> "shop"' },
       backend: 'nftables', endpoint_items: items, overrides: [...overrides.values()].filter((o) => o.service.name === name && o.service.namespace === namespace), routes: routesOf(namespace, name),

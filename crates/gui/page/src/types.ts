@@ -135,7 +135,11 @@ export interface ServiceItem {
   state_text: string;
   overridden: boolean;
   counters: Counters | null;
+  connections: Connections | null;
+  connections_reason: string | null;
 }
+/** As the kernel has them: open ones, and those being opened or closed. */
+export interface Connections { open: number; other: number }
 export interface Port {
   name: string;
   protocol: string;
@@ -143,6 +147,7 @@ export interface Port {
   node_port: number | null;
   target: string;
   app_protocol: string | null;
+  connections: Connections | null;
 }
 export interface EndpointCounts {
   total: number;
@@ -183,6 +188,7 @@ export interface EndpointItem {
   used: boolean;
   overrides: string[];
   counters: Counters | null;
+  connections: Connections | null;
 }
 export interface Rules { service: Key; backend: string; origin: string; text: string; notes: string[] }
 export interface NodeItem {

@@ -1,5 +1,7 @@
 // Signing in, the views, and what they show of a running agent.
+import { once } from 'node:events';
 import { rmSync } from 'node:fs';
+import { connect } from 'node:net';
 import { join } from 'node:path';
 import { assert, equal, test, until } from './harness.mjs';
 import { ask, Instance, put, service, slice } from './cluster.mjs';
@@ -95,6 +97,35 @@ test('an endpoint that is no longer ready is marked while the page is open', asy
   await row.getByText('Not ready').waitFor();
   write(true);
   await row.getByText('Ready', { exact: true }).waitFor();
+});
+
+test('connections that clients hold are counted at the service, its port and its endpoints, until they end', async ({ open }) => {
+  const page = await open();
+  await page.open('services/shop/catalog');
+  const endpoints = page.getByRole('region', { name: 'Endpoints' });
+  await endpoints.locator('tbody tr').nth(2).waitFor();
+  const column = await endpoints.locator('thead th').evaluateAll((heads) => heads.findIndex((one) => one.textContent.includes('Connections')));
+  const counted = async () => (await endpoints.locator(`tbody tr > :nth-child(${column + 1})`).allInnerTexts()).map(Number);
+  const sum = async () => (await counted()).reduce((all, one) => all + one, 0);
+  const facts = page.locator('dl.facts');
+  await until('none is open', async () => (await sum()) === 0);
+  const held = [];
+  try {
+    for (let i = 0; i < 9; i += 1) {
+      const socket = connect(80, '10.96.0.13');
+      held.push(socket);
+      await once(socket, 'connect');
+    }
+    await until('the endpoints have all of them', async () => (await sum()) === 9);
+    await facts.locator('dd', { hasText: /^9 open/ }).waitFor();
+    await facts.getByText('http, 9 open').waitFor();
+    const list = await open();
+    await list.open('services');
+    await until('the list counts them', async () => /\t9\t/.test(await list.locator('tr', { hasText: 'shop/catalog' }).innerText()));
+  } finally {
+    for (const socket of held) socket.destroy();
+  }
+  await until('they are gone', async () => (await sum()) === 0);
 });
 
 test('the events view grows while it is open', async ({ open, manifests }) => {

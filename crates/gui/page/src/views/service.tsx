@@ -13,7 +13,7 @@ import { useAsked } from '../use';
 import type { EndpointItem, Key, Page, RouteItem, Rules, ServiceDetail } from '../types';
 import { millis } from './overview';
 import { OverrideList } from './overrides';
-import { Errors, Rate, sortRate, StateBadge } from './state';
+import { Errors, Open, Rate, sortOpen, sortRate, StateBadge } from './state';
 import { portText } from './services';
 
 export function ServiceView() {
@@ -87,6 +87,7 @@ function Endpoints({ service, owner }: { service: ServiceDetail; owner: Key }) {
     { key: 'total', head: 'Total', num: true, by: (e) => e.counters?.requests ?? -1, cell: (e) => (e.counters ? count(e.counters.requests) : <span class="faint">–</span>) },
     { key: 'errors', head: 'Errors', num: true, cell: (e) => <Errors counters={e.counters} /> },
     { key: 'active', head: 'Active', num: true, cell: (e) => (e.counters?.active == null ? <span class="faint">–</span> : count(e.counters.active)) },
+    { key: 'open', head: 'Connections', num: true, by: (e) => sortOpen(e), cell: (e) => <Open connections={e.connections} /> },
     { key: 'p99', head: 'p99', num: true, cell: (e) => millis(e.counters?.p99_ms) },
     { key: 'actions', head: 'Actions', quiet: true, cell: (e) => <EndpointActions endpoint={e} owner={owner} /> },
   ], [owner.namespace, owner.name, heaviest]);
@@ -129,9 +130,16 @@ function Addresses({ service }: { service: ServiceDetail }) {
       <dd>
         {service.ports.map((port) => (
           <div key={`${port.protocol}${port.port}`}>
-            <code>{portText(port)} → {port.target}</code> <span class="faint">{[port.name, port.app_protocol].filter(Boolean).join(', ')}</span>
+            <code>{portText(port)} → {port.target}</code> <span class="faint">{[port.name, port.app_protocol, port.connections && `${count(port.connections.open)} open`].filter(Boolean).join(', ')}</span>
           </div>
         ))}
+      </dd>
+      <dt>Connections</dt>
+      <dd>
+        {service.connections
+          ? <>{count(service.connections.open)} open{service.connections.other > 0 && <span class="faint">, {count(service.connections.other)} opening or closing</span>}</>
+          : <span class="faint">not known</span>}
+        {service.connections_reason && <div class="small muted">{service.connections_reason}</div>}
       </dd>
       {service.source_ranges.length > 0 && <><dt>Only from</dt><dd>{list(service.source_ranges)}</dd></>}
       {service.health_check_node_port && <><dt>Health check</dt><dd><code>:{service.health_check_node_port}</code></dd></>}

@@ -7,7 +7,7 @@ import { Badge, Card, Choice, Empty, Failed, Search, Skeleton, ViewHead } from '
 import { Table, type Column } from '../ui/table';
 import { useAsked } from '../use';
 import type { Page, Port, ServiceItem } from '../types';
-import { Errors, Rate, sortRate, StateBadge } from './state';
+import { Errors, Open, Rate, sortOpen, sortRate, StateBadge } from './state';
 import { millis } from './overview';
 
 type Filter = 'all' | 'attention' | 'overridden';
@@ -42,6 +42,7 @@ const COLUMNS: Column<ServiceItem>[] = [
   },
   { key: 'rate', head: 'Requests', num: true, by: (s) => sortRate(s.counters), cell: (s) => <Rate counters={s.counters} /> },
   { key: 'errors', head: 'Errors', num: true, by: (s) => s.counters?.error_rate ?? -1, cell: (s) => <Errors counters={s.counters} /> },
+  { key: 'open', head: 'Connections', num: true, by: sortOpen, cell: (s) => <Open connections={s.connections} why={s.connections_reason} /> },
   { key: 'p99', head: 'p99', num: true, by: (s) => s.counters?.p99_ms ?? -1, cell: (s) => millis(s.counters?.p99_ms) },
   { key: 'marks', head: 'Overrides', quiet: true, cell: (s) => s.overridden && <Badge tone="warn" icon="overrides">overridden</Badge> },
 ];

@@ -1,7 +1,7 @@
 // How things are, in words and shapes that all views share.
 import { Badge, type Tone } from '../ui/parts';
-import { percent, rate } from '../format';
-import type { Counters, OverrideItem, State } from '../types';
+import { count, percent, rate } from '../format';
+import type { Connections, Counters, OverrideItem, State } from '../types';
 
 const STATES: Record<State, [Tone, string]> = {
   ok: ['ok', 'OK'],
@@ -30,6 +30,17 @@ export function Rate({ counters }: { counters: Counters | null }) {
 
 export function sortRate(counters: Counters | null): number {
   return counters ? counters.rate : -1;
+}
+
+/** How many connections are open; more about them, or why they are not known, for who points at it. */
+export function Open({ connections, why }: { connections: Connections | null; why?: string | null }) {
+  if (!connections) return <span class="faint" title={why ?? undefined}>–</span>;
+  const more = connections.other > 0 ? `and ${count(connections.other)} opening or closing` : '';
+  return <span title={[more, why].filter(Boolean).join('; ') || undefined}>{count(connections.open)}</span>;
+}
+
+export function sortOpen({ connections }: { connections: Connections | null }): number {
+  return connections ? connections.open : -1;
 }
 
 /** The tone of an override: what takes traffic away is loud. */
