@@ -70,7 +70,7 @@ async fn as_many_wait_for_a_slow_backend_as_may_and_the_rest_hear_so_at_once() {
     let aside = Route::forward("o", host, PathMatch::Prefix("/".into()), id.clone());
     let spec = BackendSpec::new("default/other:80", vec![Endpoint::at(other.address)]);
     proxy.proxy.apply(&TableChange {
-        routes: [("o".into(), Some(aside))].into(),
+        routes: [("o".into(), Some(aside.into()))].into(),
         backends: [(id, Some(spec))].into(),
         ..TableChange::default()
     });

@@ -229,7 +229,7 @@ impl Proxy {
     pub(crate) fn of_both(backend: BackendSpec, policy: Policy, settings: ProxySettings) -> Self {
         let proxy = Arc::new(HttpProxy::new(settings));
         let problems = proxy.apply(&TableChange {
-            routes: [("r".into(), Some(route("r", HostMatch::Any, policy)))].into(),
+            routes: [("r".into(), Some(route("r", HostMatch::Any, policy).into()))].into(),
             backends: [(BackendId::new(BACKEND), Some(backend))].into(),
             ..TableChange::default()
         });
