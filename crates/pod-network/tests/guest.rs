@@ -77,6 +77,11 @@ fn without_nftables_iptables_does_nat_forwarding_ports_and_isolation() -> Result
             .sh("iptables-legacy -t nat -F; iptables-legacy -F; ip6tables-legacy -t nat -F");
         node.machine.run(|| setup_iptables(SetupIptablesRequest::new("ipt")).unwrap());
         support::assert_same(&sorted(&rules(&node.machine)), &sorted(&before), "after a flush");
+        // What the agent does on its timer: here nobody tells it what others remove.
+        node.machine.sh("iptables-legacy -t nat -F TELAIO-POD-SOURCE; ip6tables-legacy -F FORWARD");
+        assert_ne!(sorted(&rules(&node.machine)), sorted(&before), "something is gone");
+        node.machine.run(|| Host::default().repair().unwrap());
+        support::assert_same(&sorted(&rules(&node.machine)), &sorted(&before), "after a repair");
         let refused = node.try_instance("c", 4, vec![Port::new(8080, 1)]).unwrap_err();
         assert!(refused.contains("instance a"), "{refused}");
         node.machine.run(|| clean_node(CleanNodeRequest::new("other")).unwrap());
