@@ -82,7 +82,7 @@ pub(crate) fn many(plan: &Plan, rig: &Rig) -> Result<()> {
     }
     let figures = rounds(plan.rounds, &all, |on| cost(GET, on, plan.seconds, Some(host(on))))?;
     println!(
-        "Ingresses, each of one host; resident MiB of agent + worker, what they share counted in both.\n\n\
+        "Ingresses, each of one host; resident MiB of agent + worker, each its share of what both have.\n\n\
          | Ingresses | CPU µs per request | resident MiB |\n|---|---|---|"
     );
     let mut medians = Vec::new();

@@ -31,14 +31,14 @@ pub(crate) fn cpu_ns(pid: u32) -> Result<u64> {
     Ok(sum)
 }
 
-/// Resident memory of a process and those that it started, in MiB: of each by itself.
+/// Resident memory of a process and those that it started, in MiB: of each its share, so that their sum counts nothing twice.
 pub(crate) fn resident_mib(pid: u32) -> Result<Vec<f64>> {
     family(pid)?.into_iter().map(resident_of).collect()
 }
 
 fn resident_of(pid: u32) -> Result<f64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).context("no Pss")?;
     let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib / 1024.0)
 }
