@@ -86,8 +86,10 @@ enum Stage {
 }
 
 /// What a try may take.
-#[derive(Clone, Copy)]
 pub(crate) struct Bounds<'a> {
+    /// The deadline, kept with the endpoint's connection: those are used again and again, while a
+    /// client's may have one request only.
+    pub(crate) timer: &'a mut Timer,
     pub(crate) timeouts: &'a Timeouts,
     /// When the try began.
     pub(crate) begun: Instant,
@@ -104,6 +106,7 @@ pub(crate) struct Relay<'a, S, U, R> {
     pub(crate) respond: &'a mut R,
     pub(crate) from_upstream: Buffer,
     framing: RequestFraming,
+    timer: &'a mut Timer,
     timeouts: &'a Timeouts,
     /// The time, as long as nothing was waited for.
     now: Option<Instant>,
@@ -149,7 +152,7 @@ where
         framing: RequestFraming,
         bounds: Bounds<'a>,
     ) -> Self {
-        let Bounds { timeouts, begun, overall, body_bytes_max } = bounds;
+        let Bounds { timer, timeouts, begun, overall, body_bytes_max } = bounds;
         exchange.to_client.clear();
         Self {
             client,
@@ -158,6 +161,7 @@ where
             respond,
             from_upstream: Buffer::default(),
             framing,
+            timer,
             timeouts,
             now: Some(begun),
             overall,
@@ -207,7 +211,7 @@ where
                 self.progress = false;
                 self.set_timer();
             }
-            if self.client.timer.poll_expired(cx) {
+            if self.timer.poll_expired(cx) {
                 return Poll::Ready(Err(self.expired()));
             }
         }
@@ -223,7 +227,7 @@ where
         };
         let now = self.now.take().unwrap_or_else(Instant::now);
         let at = after(now, wait);
-        self.client.timer.set(self.overall.map_or(at, |overall| overall.min(at)));
+        self.timer.set(self.overall.map_or(at, |overall| overall.min(at)));
     }
 
     /// Whether it is the endpoint that does not take what there is of the request.

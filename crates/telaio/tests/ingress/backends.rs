@@ -106,9 +106,15 @@ fn serve(
             let Some((name, value)) = header.trim().split_once(": ") else { break };
             headers.insert(name.to_lowercase(), value.into());
         }
-        let length = headers.get("content-length").and_then(|it| it.as_str()?.parse().ok());
-        let mut sent = vec![0; length.unwrap_or(0)];
-        reader.read_exact(&mut sent)?;
+        let chunked = headers.get("transfer-encoding").is_some_and(|it| it == "chunked");
+        let sent = if chunked {
+            read_chunks(&mut reader)?
+        } else {
+            let length = headers.get("content-length").and_then(|it| it.as_str()?.parse().ok());
+            let mut sent = vec![0; length.unwrap_or(0)];
+            reader.read_exact(&mut sent)?;
+            sent
+        };
         let sent = String::from_utf8_lossy(&sent).into_owned();
         count.fetch_add(1, Ordering::Relaxed);
         if path.starts_with("/slow") {
@@ -137,5 +143,27 @@ fn serve(
             "HTTP/1.1 {status} Status\r\ncontent-type: application/json\r\nx-echo: {name}\r\n{fresh}{cdn}content-length: {}\r\n\r\n{body}",
             body.len()
         )?;
+    }
+}
+
+/// A chunked body, whole: who answers before it is here may be quicker than what is tested.
+fn read_chunks(reader: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
+    let bad = || std::io::Error::from(std::io::ErrorKind::InvalidData);
+    let mut sent = Vec::new();
+    loop {
+        let mut size = String::new();
+        reader.read_line(&mut size)?;
+        let size = usize::from_str_radix(size.trim(), 16).map_err(|_| bad())?;
+        let begin = sent.len();
+        sent.resize(begin + size, 0);
+        reader.read_exact(&mut sent[begin..])?;
+        let mut end = String::new();
+        reader.read_line(&mut end)?;
+        if size == 0 {
+            return Ok(sent);
+        }
+        if end != "\r\n" {
+            return Err(bad());
+        }
     }
 }
