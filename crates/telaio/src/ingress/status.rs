@@ -1,6 +1,6 @@
 //! What the plane passes on to the cluster: whose Ingresses, their warnings, the nodes' addresses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -31,6 +31,10 @@ struct Known {
     ingresses: BTreeMap<ObjectKey, Arc<Ingress>>,
     nodes: BTreeMap<ObjectKey, Arc<Node>>,
     nodes_changed: bool,
+    /// Of which Ingresses a worker has said that they are ours, or what is wrong with them.
+    told: BTreeSet<ObjectKey>,
+    /// Of those the ones of which the present worker has said nothing yet.
+    stale: BTreeSet<ObjectKey>,
 }
 
 impl Told {
@@ -66,13 +70,39 @@ impl Told {
                 known.nodes.remove(&gone.key);
                 known.nodes_changed = true;
             }
-            Op::Reset => *known = Known { nodes_changed: true, ..Known::default() },
+            Op::Reset => {
+                known.ingresses.clear();
+                known.nodes.clear();
+                known.nodes_changed = true;
+            }
             Op::Sync if std::mem::take(&mut known.nodes_changed) => {
                 let addresses = node_addresses(known.nodes.values().map(|node| &**node));
                 inner.handle.note(&IngressEvent::Nodes(addresses));
             }
             _ => {}
         }
+    }
+
+    /// Another worker begins: what it does not say holds no more, once it has said everything.
+    pub(crate) fn begin(&self) {
+        if let Some(inner) = &self.inner {
+            let mut known = inner.known.lock();
+            known.stale = known.told.clone();
+        }
+    }
+
+    /// The worker has said everything that holds now.
+    pub(crate) fn loaded(&self) {
+        let Some(inner) = &self.inner else { return };
+        let mut known = inner.known.lock();
+        let mut commit = Commit::default();
+        for key in std::mem::take(&mut known.stale) {
+            known.told.remove(&key);
+            commit.ours.insert(key.clone(), None);
+            commit.warnings.insert(key, Vec::new());
+        }
+        drop(known);
+        inner.handle.tell(&commit);
     }
 
     /// Passes on what the worker reports.
@@ -82,11 +112,21 @@ impl Told {
         ours: &BTreeMap<String, bool>,
     ) {
         let Some(inner) = &self.inner else { return };
-        let known = inner.known.lock();
+        let mut known = inner.known.lock();
         let mut commit = Commit::default();
         for (text, is_ours) in ours {
             let key = ObjectKey::parse(text);
             let ingress = known.ingresses.get(&key).filter(|_| *is_ours).cloned();
+            let was_stale = known.stale.remove(&key);
+            if was_stale && !warnings.contains_key(text) {
+                // It tells of warnings only where there are some.
+                commit.warnings.insert(key.clone(), Vec::new());
+            }
+            if *is_ours {
+                known.told.insert(key.clone());
+            } else {
+                known.told.remove(&key);
+            }
             commit.ours.insert(key, ingress);
         }
         for (text, list) in warnings {
