@@ -155,13 +155,13 @@ pub(super) const ROWS: &[Row] = &[
     Row::both(
         "affinity-canary-behavior",
         "sticky or legacy",
-        "Nothing: a client that was sent to a canary stays there while its cookie does.",
+        "Nothing: a client stays with the canary, or with the others, while its cookie does.",
         |text, _| match text {
             "sticky" | "legacy" => Ok(()),
             _ => Err(BadValue::new(text, "sticky or legacy")),
         },
     )
-    .but("always sticky"),
+    .but("always sticky; for its own endpoints the canary needs affinity, too"),
     Row::both(
         "session-cookie-name",
         "the name of a cookie",
