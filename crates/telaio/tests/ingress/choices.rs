@@ -169,7 +169,11 @@ fn a_sticky_cookie_is_secure_where_the_request_came_so_unless_said_otherwise() {
         ("never.example.com", [false, false], [false, false]),
     ] {
         let cookies = cookies(host);
-        assert_eq!(cookies.clone().map(|it| it.contains("; Secure")), secure, "{host}: {cookies:?}");
+        assert_eq!(
+            cookies.clone().map(|it| it.contains("; Secure")),
+            secure,
+            "{host}: {cookies:?}"
+        );
         let named = cookies.clone().map(|it| it.contains("; SameSite=None"));
         assert_eq!(named, same_site, "{host}: {cookies:?}");
         let lasts = cookies.iter().all(|it| it.contains("Max-Age=300"));
@@ -196,9 +200,8 @@ fn a_new_endpoint_begins_with_a_small_share_where_that_is_asked_for() {
     std::thread::sleep(Duration::from_millis(6_200));
     plane.manifests.write("all.yaml", &text(&[&old, &new]));
     plane.ask_until("full.example.com", "/", |it| it.backend().as_deref() == Some("new"));
-    let share = |host: &str| {
-        (0..100).filter(|_| backend_of(&plane, host, "/", "") == "new").count()
-    };
+    let share =
+        |host: &str| (0..100).filter(|_| backend_of(&plane, host, "/", "") == "new").count();
     let slow = share("slow.example.com");
     assert!(slow < 40, "{slow} of 100: it begins with a tenth of its share");
     assert_eq!(share("full.example.com"), 50);
@@ -267,8 +270,7 @@ fn endpoints_that_fail_or_say_that_they_are_not_well_get_no_requests() {
         + &to("checked", "sick", &health);
     manifests.write("all.yaml", &all);
     let plane = Ingress::start(manifests, "same");
-    let failed =
-        |host: &str| (0..40).filter(|_| ask(plane.http, host, "/").status != 200).count();
+    let failed = |host: &str| (0..40).filter(|_| ask(plane.http, host, "/").status != 200).count();
     assert!(failed("soon.example.com") <= 2, "it is out after its first failure");
     assert_eq!(failed("never.example.com"), 20, "each second");
 

@@ -235,7 +235,10 @@ fn who_decides_is_asked_as_the_ingress_says() {
     let sent = get("signin.example.com", "X-Echo-Status: 401\r\n");
     assert_eq!(sent.status, 302, "{sent:?}");
     let location = sent.field("location").unwrap();
-    assert!(location.starts_with("https://login.example.com/start?back=http%3A%2F%2F"), "{location}");
+    assert!(
+        location.starts_with("https://login.example.com/start?back=http%3A%2F%2F"),
+        "{location}"
+    );
     let redirect = &question("redirect.example.com")["headers"]["x-auth-request-redirect"];
     assert_eq!(redirect, "https://redirect.example.com/back?to=%2Fx%3Fy%3D1");
     let redirect = &question("set.example.com")["headers"]["x-auth-request-redirect"];

@@ -45,8 +45,15 @@ fn migrate_compiles_each_ingress_with_what_it_refers_to_and_says_what_is_wrong()
         let host = format!("{name}.example.com");
         class(ingress(name, &host, path, "one", &all_annotated(pairs)), "nginx")
     };
-    let old = ingress("old", "c.example.com", "/", "one", "  creationTimestamp: 2025-01-01T00:00:00Z\n");
-    let young = ingress("young", "c.example.com", "/", "one", "  creationTimestamp: 2026-01-01T00:00:00Z\n");
+    let old =
+        ingress("old", "c.example.com", "/", "one", "  creationTimestamp: 2025-01-01T00:00:00Z\n");
+    let young = ingress(
+        "young",
+        "c.example.com",
+        "/",
+        "one",
+        "  creationTimestamp: 2026-01-01T00:00:00Z\n",
+    );
     let nginx = "apiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: nginx, annotations: \
                  {ingressclass.kubernetes.io/is-default-class: \"true\"}}\n\
                  spec: {controller: k8s.io/ingress-nginx}\n---\n";
@@ -86,7 +93,11 @@ fn migrate_compiles_each_ingress_with_what_it_refers_to_and_says_what_is_wrong()
     }
     let ended = run_args(["migrate", "--class=nginx", &manifests.source()]);
     assert!(ended.stdout.contains("warning   Conflict\n"), "{}", ended.stdout);
-    assert!(ended.stdout.ends_with(", 5 have something else wrong with them\n"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.ends_with(", 5 have something else wrong with them\n"),
+        "{}",
+        ended.stdout
+    );
     let ended = run_args(["migrate", "--class=other", "--output=json", &manifests.source()]);
     assert_eq!(ended.stdout.trim(), "[]");
 }
