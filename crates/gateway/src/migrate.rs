@@ -67,6 +67,9 @@ pub fn reports(events: impl IntoIterator<Item = IngressEvent>, class: Option<&st
             }
             // What people have paused is not how things are meant to be.
             IngressEvent::Class(..) | IngressEvent::Pause(..) => {}
+            // In a cluster those without the label are not read; a directory may be a copy of one.
+            IngressEvent::ConfigMap(_, Some(map))
+                if !map.meta.labels.contains_key(telaio_source::kube::LABEL_CONFIG) => {}
             other => gateway.take(other),
         }
     }

@@ -261,7 +261,7 @@ fn endpoints_that_fail_or_say_that_they_are_not_well_get_no_requests() {
     let health = [
         ("telaio.dev/health-check-path", "/health"),
         ("telaio.dev/health-check-period", "50ms"),
-        ("telaio.dev/health-check-timeout", "100ms"),
+        ("telaio.dev/health-check-timeout", "300ms"),
     ];
     let all = super::service_at("half", &[good.address, gone])
         + &service("sick", &[&well, &ill])
@@ -288,7 +288,7 @@ fn endpoints_that_fail_or_say_that_they_are_not_well_get_no_requests() {
     ill.set_sick(false);
     until(2);
     // One that answers too late is not well either.
-    ill.set_late(Duration::from_millis(400));
+    ill.set_late(Duration::from_millis(1_500));
     until(1);
     assert_eq!(names().first().map(String::as_str), Some("well"));
     ill.set_late(Duration::ZERO);
