@@ -33,14 +33,9 @@ fn the_idle_and_the_fast_endpoint_are_preferred_as_asked() {
         assert_ne!(backend_of(&plane, "least.example.com", "/", ""), busy);
     }
     assert_eq!(slow.join().unwrap().as_deref(), Some(busy));
-    // Both were asked; from then on the fast one is.
-    wait_until("both were tried", || {
-        ask(http, "ewma.example.com", "/");
-        (fast.requests() > 0 && lazy.requests() > 0).then_some(())
-    });
     let to_lazy =
-        (0..30).filter(|_| backend_of(&plane, "ewma.example.com", "/", "") == "lazy").count();
-    assert!(to_lazy <= 3, "{to_lazy} of 30 to the slow one");
+        (0..40).filter(|_| backend_of(&plane, "ewma.example.com", "/", "") == "lazy").count();
+    assert!(to_lazy <= 5, "{to_lazy} of 40 to the slow one");
 }
 
 #[test]

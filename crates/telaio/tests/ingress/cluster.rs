@@ -220,17 +220,17 @@ async fn what_left_us_while_there_was_no_worker_is_not_written_to_any_more() {
     signal("-KILL");
     agent.wait_log("the ingress worker ended; starting another");
     until("the new worker", || ask(http, "a.example.com", "/").status == 404);
-    cluster.ingress("y-new", "y.example.com", "2026-01-01T00:00:00Z", None);
-    until("its status", || cluster.status("y-new") == before);
-    // Under the same name there is now somebody else's.
-    cluster.ingress("b-gone", "b.example.com", "2026-02-02T00:00:00Z", None);
-    let mut other = cluster.server.get("ingresses", "shop", "b-gone").unwrap();
+    // Under the name of the one that is gone there is somebody else's.
+    let mut other = cluster.server.get("ingresses", "shop", "z-stays").unwrap();
     other["apiVersion"] = "networking.k8s.io/v1".into();
     other["kind"] = "Ingress".into();
+    other["metadata"] = json!({"name": "b-gone", "namespace": "shop"});
     other["spec"]["ingressClassName"] = "elsewhere".into();
+    other["spec"]["rules"][0]["host"] = "b.example.com".into();
     other["status"] = json!({});
     cluster.server.apply(other).unwrap();
-    until("it is not ours", || ask(http, "b.example.com", "/").status == 404);
+    cluster.ingress("y-new", "y.example.com", "2026-01-01T00:00:00Z", None);
+    until("its status", || cluster.status("y-new") == before);
     let patched = cluster.server.request_count("patch", "ingresses/status");
     let node = json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": "loom-c"},
