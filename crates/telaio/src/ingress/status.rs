@@ -35,6 +35,8 @@ struct Known {
     told: BTreeSet<ObjectKey>,
     /// Of those the ones of which the present worker has said nothing yet.
     stale: BTreeSet<ObjectKey>,
+    /// Said to be ours while the view began anew and had not come to them.
+    missing: BTreeSet<ObjectKey>,
 }
 
 impl Told {
@@ -57,10 +59,16 @@ impl Told {
         let mut known = inner.known.lock();
         match op {
             Op::SetObject(Object::Ingress(ingress)) => {
-                known.ingresses.insert(ingress.meta.key.clone(), Arc::clone(ingress));
+                let key = &ingress.meta.key;
+                known.ingresses.insert(key.clone(), Arc::clone(ingress));
+                if known.missing.remove(key) {
+                    let ours = [(key.clone(), Some(Arc::clone(ingress)))].into();
+                    inner.handle.tell(&Commit { ours, ..Commit::default() });
+                }
             }
             Op::DeleteObject(gone) if gone.kind == Kind::Ingress => {
                 known.ingresses.remove(&gone.key);
+                known.missing.remove(&gone.key);
             }
             Op::SetObject(Object::Node(node)) => {
                 known.nodes.insert(node.meta.key.clone(), Arc::clone(node));
@@ -116,18 +124,24 @@ impl Told {
         let mut commit = Commit::default();
         for (text, is_ours) in ours {
             let key = ObjectKey::parse(text);
-            let ingress = known.ingresses.get(&key).filter(|_| *is_ours).cloned();
             let was_stale = known.stale.remove(&key);
             if was_stale && !warnings.contains_key(text) {
                 // It tells of warnings only where there are some.
                 commit.warnings.insert(key.clone(), Vec::new());
             }
-            if *is_ours {
-                known.told.insert(key.clone());
-            } else {
+            if !*is_ours {
                 known.told.remove(&key);
+                known.missing.remove(&key);
+                commit.ours.insert(key, None);
+                continue;
             }
-            commit.ours.insert(key, ingress);
+            known.told.insert(key.clone());
+            let ingress = known.ingresses.get(&key).cloned();
+            if ingress.is_some() {
+                commit.ours.insert(key, ingress);
+            } else {
+                known.missing.insert(key);
+            }
         }
         for (text, list) in warnings {
             let key = ObjectKey::parse(text);
