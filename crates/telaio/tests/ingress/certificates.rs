@@ -191,9 +191,9 @@ fn clients_certificates_may_be_so_far_from_the_authority_and_failures_lead_elsew
     let page = "https://www.example.com/no-certificate";
     for (name, more) in [
         ("near", &[("auth-tls-verify-depth", "1")][..]),
-        ("far", &[("auth-tls-verify-depth", "2")]),
-        ("page", &[("auth-tls-error-page", page)]),
-        ("off", &[("auth-tls-verify-client", "off")]),
+        ("far", &[("auth-tls-verify-depth", "2")][..]),
+        ("page", &[("auth-tls-error-page", page)][..]),
+        ("off", &[("auth-tls-verify-client", "off")][..]),
     ] {
         let pairs: Vec<_> = [clients].into_iter().chain(more.iter().copied()).collect();
         let host = format!("{name}.example.com");

@@ -96,7 +96,7 @@ fn a_canary_is_chosen_by_value_pattern_or_share_of_any_whole() {
     let who = |host: &str, who: &str| backend_of(&plane, host, "/", &format!("X-Who: {who}\r\n"));
     for (host, is_new, is_not) in [
         ("value.example.com", &["ann"][..], &["ben", "always", "annx", ""][..]),
-        ("pattern.example.com", &["ann", "ben"], &["always", "xann", "ann1"]),
+        ("pattern.example.com", &["ann", "ben"][..], &["always", "xann", "ann1"][..]),
     ] {
         for name in is_new {
             assert_eq!(who(host, name), "new", "{host}: {name}");

@@ -82,12 +82,12 @@ fn migrate_compiles_each_ingress_with_what_it_refers_to_and_says_what_is_wrong()
     };
     for (name, reasons) in [
         ("fine", &[][..]),
-        ("regex", &["BadPath"]),
-        ("secret", &["BadSecret"]),
-        ("label", &["BadConfigMap"]),
-        ("alone", &["CanaryAlone"]),
-        ("old", &[]),
-        ("young", &["Conflict"]),
+        ("regex", &["BadPath"][..]),
+        ("secret", &["BadSecret"][..]),
+        ("label", &["BadConfigMap"][..]),
+        ("alone", &["CanaryAlone"][..]),
+        ("old", &[][..]),
+        ("young", &["Conflict"][..]),
     ] {
         assert_eq!(told(name), reasons, "{name}: {json}");
     }
