@@ -12,7 +12,7 @@ use crate::cache::{KeyParts, Keyed};
 use crate::clock;
 use crate::error::ErrorKind;
 use crate::filter::{Next, Passed};
-use crate::head::{Known, RequestHead, ResponseHead, cookie};
+use crate::head::{Known, RequestHead, ResponseHead, Scheme, cookie};
 use crate::reply::Reply;
 use crate::router::Compiled;
 use crate::table::{Action, Balance, HashKey};
@@ -228,7 +228,9 @@ impl Forwarding {
         if let Some(sticky) = &settings.sticky
             && !self.sticky.as_deref().is_some_and(keeps)
         {
-            response.headers.push_known(Known::SetCookie, set_cookie(sticky, peer.cookie()));
+            response
+                .headers
+                .push_known(Known::SetCookie, set_cookie(sticky, peer.cookie(), request.scheme));
         }
     }
 
@@ -288,7 +290,7 @@ impl Forwarding {
     }
 }
 
-fn set_cookie(sticky: &crate::table::Sticky, value: &str) -> String {
+fn set_cookie(sticky: &crate::table::Sticky, value: &str, scheme: Scheme) -> String {
     let mut text = format!("{}={value}; Path={}; HttpOnly", sticky.cookie, sticky.path);
     if let Some(domain) = &sticky.domain {
         let _ = write!(text, "; Domain={domain}");
@@ -296,10 +298,13 @@ fn set_cookie(sticky: &crate::table::Sticky, value: &str) -> String {
     if let Some(max_age) = sticky.max_age {
         let _ = write!(text, "; Max-Age={}", max_age.as_secs());
     }
-    if sticky.secure {
+    let secure = sticky.secure.unwrap_or(scheme == Scheme::Https);
+    if secure {
         text += "; Secure";
     }
-    if let Some(same_site) = &sticky.same_site {
+    // Browsers throw a cookie away that is for all sites and not secure.
+    let same_site = sticky.same_site.as_ref().filter(|it| secure || &***it != "None");
+    if let Some(same_site) = same_site {
         let _ = write!(text, "; SameSite={same_site}");
     }
     text

@@ -160,7 +160,14 @@ impl Compiled {
     pub fn choose(&self, request: &RequestHead, chance: u32) -> Option<&Arc<Upstream>> {
         for (place, rule) in self.route.policy.canary.iter().enumerate() {
             let pattern = self.canary_patterns[place].as_ref();
-            if canary_takes(rule, pattern, request, chance) {
+            let takes = canary_asked(rule, pattern, request).unwrap_or_else(|| {
+                // Who has a place stays there, be it among the canary's endpoints or the others.
+                let is_there = |upstream: &Arc<Upstream>| upstream.has_place_of(request);
+                self.canaries.get(place).is_some_and(is_there)
+                    || chance % rule.weight_total.max(1) < rule.weight
+                        && !self.targets.iter().any(|target| is_there(&target.upstream))
+            });
+            if takes {
                 return self.canaries.get(place);
             }
         }
@@ -226,36 +233,35 @@ fn expand(replacement: &str, captures: &regex::Captures<'_>, out: &mut String) {
     out.push_str(rest);
 }
 
-/// Whether a canary takes a request: the field decides, else the cookie, else chance.
-fn canary_takes(
+/// Whether a request asks for a canary, or for none: the field decides, else the cookie.
+fn canary_asked(
     rule: &crate::table::CanaryRule,
     pattern: Option<&Regex>,
     request: &RequestHead,
-    chance: u32,
-) -> bool {
+) -> Option<bool> {
     if let Some(own) = rule.header.as_ref().and_then(|name| request.headers.get_str(name)) {
         if let Some(pattern) = pattern {
             if pattern.is_match(own) {
-                return true;
+                return Some(true);
             }
         } else if let Some(value) = &rule.header_value {
             if own == &**value {
-                return true;
+                return Some(true);
             }
         } else if own == "always" {
-            return true;
+            return Some(true);
         } else if own == "never" {
-            return false;
+            return Some(false);
         }
     }
     if let Some(own) =
         rule.cookie.as_ref().and_then(|name| crate::head::cookie(&request.headers, name))
     {
         match own {
-            "always" => return true,
-            "never" => return false,
+            "always" => return Some(true),
+            "never" => return Some(false),
             _ => {}
         }
     }
-    rule.weight > 0 && chance % rule.weight_total.max(1) < rule.weight
+    None
 }
