@@ -290,6 +290,9 @@ fn remove_with(state: &State, kernel: &mut Rtnetlink, network: &Network) -> Resu
         write_rules(state, &others)
     };
     errors.extend(rules.err());
+    if is_last {
+        errors.extend(settings::restore(state).err());
+    }
     if errors.is_empty() {
         return state.remove_network(&network.name);
     }

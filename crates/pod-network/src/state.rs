@@ -460,3 +460,39 @@ pub(crate) fn remove_file(path: &Path) -> Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_lock_while_everything_is_removed_gets_one_that_others_respect() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new(dir.path());
+        let state = host.state().unwrap();
+        let removing = state.lock_exclusive().unwrap();
+        let (tell, told) = channel();
+        let waiting = host.clone();
+        let thread = std::thread::spawn(move || {
+            let state = waiting.state().unwrap();
+            tell.send(()).unwrap();
+            let _lock = state.lock_exclusive().unwrap();
+            tell.send(()).unwrap();
+            // Others have to wait now.
+            let other = File::open(state.dir.join("lock")).unwrap();
+            assert!(matches!(other.try_lock(), Err(fs::TryLockError::WouldBlock)));
+            assert!(state.dir.join("networks").is_dir());
+        });
+        told.recv().unwrap();
+        // It waits, or will; either way it must be right.
+        assert!(told.recv_timeout(Duration::from_millis(100)).is_err());
+        state.remove_all().unwrap();
+        drop(removing);
+        thread.join().unwrap();
+        let left: Vec<_> = read_dir(dir.path()).unwrap().iter().map(|it| it.file_name()).collect();
+        assert_eq!(left, ["pods"], "what was removed is gone");
+    }
+}

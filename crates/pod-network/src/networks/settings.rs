@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
+use std::net::IpAddr;
 
 use cidr::IpInet;
 use serde::{Deserialize, Serialize};
@@ -153,16 +154,18 @@ pub(super) fn addresses(
     });
     let kept: Vec<IpInet> = sharing.flat_map(gateways).chain(wanted.iter().copied()).collect();
     let there = Addresses::open().and_then(|mut it| it.list()).map_err(doing())?;
-    let is_there =
-        |inet: &IpInet| there.iter().any(|it| it.link == link && it.ip == inet.address());
     let mut before = state.before();
     let ours = before.bridges.entry(network.bridge.clone()).or_default();
     let was = ours.clone();
     let stale: Vec<IpInet> =
         ours.addresses.iter().filter(|it| !kept.contains(it)).copied().collect();
     // One that is there already is somebody else's, unless we know better.
-    let new = wanted.iter().filter(|inet| !is_there(inet) && !ours.addresses.contains(inet));
-    let new: Vec<IpInet> = new.copied().collect();
+    let is_ours = |ip: IpAddr| was.addresses.iter().any(|it| it.address() == ip);
+    let is_there = |ip: IpAddr| there.iter().any(|it| it.link == link && it.ip == ip);
+    let is_new = |it: &IpInet| {
+        !was.addresses.contains(it) && (!is_there(it.address()) || is_ours(it.address()))
+    };
+    let new: Vec<IpInet> = wanted.iter().copied().filter(is_new).collect();
     ours.addresses.extend(new);
     if *ours != was {
         state.save_before(&before)?;
