@@ -1,6 +1,7 @@
 // Small parts that every view uses.
 import type { ComponentChildren } from 'preact';
 import { useLayoutEffect, useRef } from 'preact/hooks';
+import { link } from '../live';
 import { moved } from '../route';
 import { Icon, type IconName } from './icons';
 
@@ -75,6 +76,19 @@ export function Failed({ error, retry }: { error: string; retry?: () => void }) 
       {retry && <button type="button" class="btn" onClick={retry}><Icon name="refresh" />Try again</button>}
     </Empty>
   );
+}
+
+/** What stands above, or in place of, what was asked for: why it failed, or that it is on its way. */
+export function Asking({ asked, lines, card = false }: { asked: { value: unknown; error: string | null; again: () => void }; lines?: number; card?: boolean }) {
+  const { value, error, again } = asked;
+  if (error && value == null) {
+    const failed = <Failed error={error} retry={again} />;
+    return card ? <Card flush>{failed}</Card> : failed;
+  }
+  // The banner of the whole page says it already while nobody answers.
+  if (error) return link.value === 'lost' ? null : <div class="banner warn old" role="status"><Icon name="warn" /><span>This could not be read again, and is old: {error}</span><button type="button" class="btn tiny" onClick={again}>Try again</button></div>;
+  if (value != null) return null;
+  return card ? <Card><Skeleton {...(lines == null ? {} : { lines })} /></Card> : <div class="card-body"><Skeleton {...(lines == null ? {} : { lines })} /></div>;
 }
 
 export function Search({ label, value, onInput, placeholder }: {

@@ -4,7 +4,7 @@ import { text } from '../asks';
 import { count, plural } from '../format';
 import { to } from '../route';
 import { Live } from '../ui/live';
-import { Badge, Card, Empty, Failed, Search, Skeleton, ViewHead } from '../ui/parts';
+import { Asking, Badge, Card, Empty, Search, ViewHead } from '../ui/parts';
 import { Table, type Column } from '../ui/table';
 import { useAsked } from '../use';
 import type { InstanceItem, NetworkItem, NodeItem, Page, PeerItem, PodsSummary } from '../types';
@@ -12,7 +12,7 @@ import type { InstanceItem, NetworkItem, NodeItem, Page, PeerItem, PodsSummary }
 const codes = (texts: string[]) => (texts.length ? <code class="break">{texts.join(', ')}</code> : <span class="faint">–</span>);
 
 const INSTANCES: Column<InstanceItem>[] = [
-  { key: 'id', head: 'Instance', by: (i) => (i.pod ? text(i.pod) : i.id), cell: (i) => <span class="two-lines">{i.pod ? <span>{text(i.pod)}</span> : null}<code class="small faint" title={i.id}>{i.id.length > 20 ? `${i.id.slice(0, 12)}…` : i.id}</code></span> },
+  { key: 'id', head: 'Instance', by: (i) => (i.pod ? text(i.pod) : i.id), cell: (i) => <span class="two-lines">{i.pod ? <span>{text(i.pod)}</span> : null}<code class="small faint weak">{i.id.length > 20 ? `${i.id.slice(0, 12)}…` : i.id}</code></span> },
   { key: 'network', head: 'Network', by: (i) => i.network, cell: (i) => <>{i.network} <span class="faint">{i.interface}</span></> },
   { key: 'addresses', head: 'Addresses', by: (i) => i.addresses[0] ?? '', cell: (i) => codes(i.addresses) },
   { key: 'ports', head: 'Published ports', cell: (i) => codes(i.ports) },
@@ -55,8 +55,7 @@ export function PodsView() {
       <ViewHead title="Pods" about={seen && (seen.enabled ? `${plural(seen.instances, 'instance')} in ${plural(seen.networks, 'network')}, ${plural(seen.policies, 'network policy', 'network policies')}${seen.cni ? ` · ${seen.cni}` : ''}` : 'Instance networks of this node')}>
         <Live />
       </ViewHead>
-      {summary.error && <Card><Failed error={summary.error} retry={summary.again} /></Card>}
-      {!summary.error && !seen && <Card><Skeleton /></Card>}
+      <Asking asked={summary} card />
       {seen && !seen.enabled && (
         <Card flush><Empty icon="pods" title="The pods plane does not run here"><p>Start the agent with <code>--planes services,pods</code> and it gives instances their networks, addresses and published ports.</p></Empty></Card>
       )}
@@ -78,8 +77,10 @@ export function PodsView() {
 }
 
 function List<T>({ asked, columns, label, id, none }: { asked: { value: Page<T> | null; error: string | null; again: () => void }; columns: Column<T>[]; label: string; id: (row: T) => string; none: string }) {
-  if (asked.error) return <Failed error={asked.error} retry={asked.again} />;
-  if (!asked.value) return <div class="card-body"><Skeleton lines={4} /></div>;
-  if (!asked.value.items.length) return <Empty icon="dot" title={none} />;
-  return <Table label={label} columns={columns} rows={asked.value.items} id={id} />;
+  return (
+    <>
+      <Asking asked={asked} lines={4} />
+      {asked.value && (asked.value.items.length ? <Table label={label} columns={columns} rows={asked.value.items} id={id} /> : <Empty icon="dot" title={none} />)}
+    </>
+  );
 }
