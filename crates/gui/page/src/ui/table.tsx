@@ -2,7 +2,7 @@
 //
 // Where it fits, its head stays in sight while the page scrolls; where it is too wide it scrolls
 // sideways and its first column stays. On phones each row is a small card of its own.
-import type { ComponentChildren } from 'preact';
+import type { ComponentChildren, VNode } from 'preact';
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Icon } from './icons';
 import { Heights } from './window';
@@ -38,7 +38,7 @@ const ROUNDS_MAX = 4;
 
 export function Table<T>({ label, columns: all, rows, id, rowClass, sort: first }: Props<T>) {
   const [sort, setSort] = useState<[string, boolean] | undefined>(first);
-  const columns = all.filter((column) => !column.has || rows.some(column.has));
+  const columns = useMemo(() => all.filter((column) => !column.has || rows.some(column.has)), [all, rows]);
   const sorted = useMemo(() => {
     const by = sort && all.find((column) => column.key === sort[0])?.by;
     if (!by) return rows;
@@ -54,6 +54,7 @@ export function Table<T>({ label, columns: all, rows, id, rowClass, sort: first 
   const seen = useWindow(wrap, sorted, id, !whole);
   const shown = whole ? sorted : sorted.slice(seen.from, seen.to);
   const quiet = columns.at(-1)?.quiet ? ' ends-quiet' : '';
+  const drawn = useDrawn<T>();
 
   return (
     <div class={(scrolls ? 'table-wrap scrolls' : 'table-wrap') + quiet} ref={wrap} role="region" aria-label={label} tabIndex={scrolls ? 0 : undefined}>
@@ -75,8 +76,8 @@ export function Table<T>({ label, columns: all, rows, id, rowClass, sort: first 
         </thead>
         <tbody role="rowgroup">
           {!whole && <Filler height={seen.above} columns={columns.length} />}
-          {shown.map((row, i) => (
-            <tr key={id(row)} role="row" class={rowClass?.(row)} aria-rowindex={whole ? undefined : seen.from + i + 2}>
+          {drawn(shown.map((row, i) => [row, whole ? undefined : seen.from + i + 2]), columns, (row, index) => (
+            <tr key={id(row)} role="row" class={rowClass?.(row)} aria-rowindex={index}>
               {columns.map((column, at) => <Cell key={column.key} column={column} row={row} first={at === 0} />)}
             </tr>
           ))}
@@ -85,6 +86,22 @@ export function Table<T>({ label, columns: all, rows, id, rowClass, sort: first 
       </table>
     </div>
   );
+}
+
+interface Drawn<T> { row: T; columns: Column<T>[]; index: number | undefined; shown: VNode }
+
+/** Rows as they were drawn last: scrolling draws only those that are new. */
+function useDrawn<T>() {
+  const last = useRef(new Map<T, Drawn<T>>());
+  return (rows: [row: T, index: number | undefined][], columns: Column<T>[], draw: (row: T, index: number | undefined) => VNode): VNode[] => {
+    const next = new Map<T, Drawn<T>>();
+    for (const [row, index] of rows) {
+      const had = last.current.get(row);
+      next.set(row, had && had.columns === columns && had.index === index ? had : { row, columns, index, shown: draw(row, index) });
+    }
+    last.current = next;
+    return [...next.values()].map((one) => one.shown);
+  };
 }
 
 function Cell<T>({ column, row, first }: { column: Column<T>; row: T; first: boolean }) {

@@ -20,10 +20,11 @@ export class Heights {
   private readonly known = new Map<string, number>();
   private sum = 0;
 
-  /** A row's height; whether that is news. */
+  /** A row's height; whether that is another than it was taken for. */
   measured(id: string, height: number): boolean {
     const before = this.known.get(id);
-    if (height <= 0 || (before != null && Math.abs(before - height) < DIFFERENCE_PX)) return false;
+    if (height <= 0 || before === height) return false;
+    const taken = before ?? this.typical;
     if (this.known.size >= KNOWN_MAX) {
       this.known.clear();
       this.sum = 0;
@@ -31,7 +32,7 @@ export class Heights {
     }
     this.known.set(id, height);
     this.sum += height - (before ?? 0);
-    return true;
+    return Math.abs(taken - height) >= DIFFERENCE_PX;
   }
 
   /** Rows that were not measured are as high as the others are on average. */
