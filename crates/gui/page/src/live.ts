@@ -162,7 +162,7 @@ async function readAll(signal: AbortSignal): Promise<void> {
     decided.value = decisionsNow.items;
     overview.value = seen;
     history.value = past;
-    part = [];
+    part = past.part ? [past.part] : [];
     heardAt.value = Date.now();
     skewMs.value = seen.at_ms - Date.now();
     revision.value += 1;

@@ -36,7 +36,8 @@ export function join(samples: Sample[]): Sample {
 
 /** What was since the start, with those samples that came since its last one, where they are enough for another. */
 export function lengthen({ long, long_tick_s, tick_s }: History, part: Sample[]): { long: Sample[]; long_tick_s: number; part: Sample[] } {
-  if (part.length < Math.round(long_tick_s / tick_s)) return { long, long_tick_s, part };
+  const since = (part.at(-1)?.at_ms ?? 0) - (long.at(-1)?.at_ms ?? 0);
+  if (since < (long_tick_s - tick_s / 2) * 1000) return { long, long_tick_s, part };
   const longer = [...long, join(part)];
   if (longer.length < LONG_MAX) return { long: longer, long_tick_s, part: [] };
   // No room: neighbours become one, as the agent does it.

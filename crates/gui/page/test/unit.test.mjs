@@ -122,7 +122,7 @@ unit('the window of a long list has the rows in sight, whatever their heights', 
 });
 
 unit('samples since the start are joined as the agent joins them, and fit', ({ samples }) => {
-  const one = (i) => ({ at_ms: i, rate: 2, error_rate: 0, p50_ms: i % 2 ? null : 1, p90_ms: null, p99_ms: i, connections: i, active: 0, cache_hit_share: null, sync_rate: 0, sync_failures: 1, change_rate: 0, drift_repairs: 0, source_age_s: null, healthy: true });
+  const one = (i) => ({ at_ms: i * 1000, rate: 2, error_rate: 0, p50_ms: i % 2 ? null : 1, p90_ms: null, p99_ms: i, connections: i, active: 0, cache_hit_share: null, sync_rate: 0, sync_failures: 1, change_rate: 0, drift_repairs: 0, source_age_s: null, healthy: true });
   let past = { tick_s: 1, long_tick_s: 1, long: [], part: [] };
   for (let i = 1; i <= 5000; i += 1) past = { tick_s: 1, ...samples.lengthen(past, [...past.part, one(i)]) };
   assert(past.long.length < samples.LONG_MAX && past.long.length >= samples.LONG_MAX / 2 - 1, `${past.long.length} samples`);

@@ -29,6 +29,8 @@ interface Props {
 const TOP = 14;
 const BOTTOM = 18;
 const EDGE = 1;
+/** What a time of day takes. */
+const CLOCK_W = 50;
 
 export function Chart({ label, times, series, format, scale, height = 104, atLeast = 0, whole = false }: Props) {
   const box = useRef<HTMLDivElement>(null);
@@ -62,10 +64,11 @@ export function Chart({ label, times, series, format, scale, height = 104, atLea
       <div ref={box} class="chart-box" onPointerMove={(e) => seek(e.clientX)} onPointerLeave={() => setAt(null)}>
         <svg width={width} height={height} viewBox={`0 0 ${width} ${height}`} aria-hidden="true" focusable="false">
           {ticks.map((tick) => <line key={tick} class={tick ? 'rule' : 'rule base'} x1="0" x2={width} y1={Math.round(y(tick)) + 0.5} y2={Math.round(y(tick)) + 0.5} />)}
-          {timeTicks(first, span, width).map((t) => (
-            <text key={t} class="tick" text-anchor="middle" y={height - 4}
-              x={EDGE + ((t - first) / span) * (width - 2 * EDGE)}>{clock(t).slice(0, span > 3 * 3_600_000 ? 5 : 8)}</text>
-          ))}
+          {timeTicks(first, span, width).map((t) => {
+            const at = EDGE + ((t - first) / span) * (width - 2 * EDGE);
+            const fits = at > CLOCK_W / 2 && at < width - CLOCK_W / 2;
+            return fits && <text key={t} class="tick" text-anchor="middle" y={height - 4} x={at}>{clock(t).slice(0, span > 3 * 3_600_000 ? 5 : 8)}</text>;
+          })}
           {series.map((one) => (
             <g key={one.name} class={`s${one.tone}`}>
               {one.fill && <path class="area" d={path(one.values, x, y, y(0))} />}

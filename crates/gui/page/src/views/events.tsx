@@ -51,6 +51,7 @@ function shown({ kind, object, change }: Event): string | null {
     case 'Pod':
     case 'NetworkPolicy':
     case 'pods':
+    case 'instance':
       return to('pods');
     case 'source':
     case 'sync':
@@ -62,7 +63,7 @@ function shown({ kind, object, change }: Event): string | null {
 }
 
 /** Our own kinds, in words. */
-const KINDS: Record<string, string> = { source: 'Source', sync: 'Sync', ingress: 'Ingress plane', pods: 'Pods plane', certificate: 'Certificate' };
+const KINDS: Record<string, string> = { source: 'Source', sync: 'Sync', ingress: 'Ingress plane', pods: 'Pods plane', certificate: 'Certificate', instance: 'Instance' };
 
 /** What an event is about. An override's name is made of a hash: what it decides says more. */
 function Name({ event }: { event: Event }) {

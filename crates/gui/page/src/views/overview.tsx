@@ -67,6 +67,7 @@ function Plane({ plane, source }: { plane: PlaneHealth; source: SourceHealth }) 
       <h2>{PLANE_TITLES[plane.name] ?? plane.name}</h2>
       <StateBadge state={plane.state} />
       <p class="muted break">{isSource ? <>{SOURCE_KINDS[source.kind] ?? source.kind} · <code>{source.spec}</code></> : plane.summary}</p>
+      {isSource && source.note && <p class="small muted break">{source.note}</p>}
       {isSource && <p class="small faint break">{plane.state === 'ok' ? currency(source) : `${plane.summary} · ${currency(source)}`}</p>}
     </div>
   );

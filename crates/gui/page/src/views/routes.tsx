@@ -44,9 +44,10 @@ function Backends({ route }: { route: RouteItem }) {
   return (
     <span class="two-lines">
       {route.backends.map((one) => (
-        <span key={asks.text(one.service) + one.port + String(one.canary)} class="nowrap">
+        <span key={asks.text(one.service) + one.port + String(one.canary) + (one.condition ?? '')} class="backend">
           <a href={to('services', [one.service.namespace, one.service.name])}>{one.service.name}</a>
           <span class="faint">:{one.port} · {one.ready}/{one.total}{route.backends.length > 1 && all > 0 ? ` · ${percent(one.weight / all)}` : ''}{one.canary ? ' · canary' : ''}</span>
+          {one.condition && <span class="small muted break condition">{one.condition}</span>}
         </span>
       ))}
       {said && <span class="small muted break">{said}</span>}
@@ -90,6 +91,7 @@ const COLUMNS: Column<RouteItem>[] = [
       <span class="two-lines">
         <span class="break"><code>{r.host || '*'}<wbr /><b>{r.path.split('/').map((part, i) => (i ? [<wbr key={i} />, `/${part}`] : part))}</b></code></span>
         <span class="faint small weak">{r.path_type} · {asks.text(r.ingress)}</span>
+        {r.paused && <span class="small weak paused"><By one={r.paused} /></span>}
         {r.matches.map((one) => <span key={one} class="small weak break">{one}</span>)}
       </span>
     ),
@@ -99,16 +101,14 @@ const COLUMNS: Column<RouteItem>[] = [
     key: 'state',
     head: 'State',
     by: (r) => ['error', 'warning', 'ok', 'idle'].indexOf(r.state),
-    cell: (r) => (r.paused
-      ? <span class="two-lines"><Badge tone="warn" icon="pause">Paused</Badge><span class="small faint"><By one={r.paused} /></span></span>
-      : <StateBadge state={r.state} />),
+    cell: (r) => (r.paused ? <Badge tone="warn" icon="pause">Paused</Badge> : <StateBadge state={r.state} />),
   },
   { key: 'backends', head: 'Leads to', cell: (r) => <Backends route={r} />, class: 'leads' },
   { key: 'features', head: 'On the way', cell: (r) => <Features route={r} />, class: 'features', has: (r) => r.features.length > 0 || r.certificate != null },
   { key: 'rate', head: 'Requests', num: true, by: (r) => sortRate(r.counters), cell: (r) => <Rate counters={r.counters} /> },
   { key: 'errors', head: 'Errors', num: true, by: (r) => share(r.counters), cell: (r) => <Errors counters={r.counters} /> },
   { key: 'p99', head: 'p99', num: true, by: (r) => r.counters?.p99_ms ?? -1, cell: (r) => millis(r.counters?.p99_ms), has: (r) => r.counters?.p99_ms != null },
-  { key: 'cache', head: 'Cache hits', num: true, by: (r) => r.counters?.cache_hit_share ?? -1, cell: (r) => percent(r.counters?.cache_hit_share), has: (r) => r.counters?.cache_hit_share != null },
+  { key: 'cache', head: 'Cached', num: true, by: (r) => r.counters?.cache_hit_share ?? -1, cell: (r) => percent(r.counters?.cache_hit_share), has: (r) => r.counters?.cache_hit_share != null },
   { key: 'actions', head: 'Actions', quiet: true, cell: (r) => <RouteActions route={r} /> },
 ];
 

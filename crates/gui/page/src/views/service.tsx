@@ -3,7 +3,7 @@ import type { ComponentChildren } from 'preact';
 import { useMemo, useState } from 'preact/hooks';
 import * as asks from '../asks';
 import { get, reason } from '../api';
-import { count, duration, plural } from '../format';
+import { bytes, count, duration, plural } from '../format';
 import { ActButton } from '../manage';
 import { place, to } from '../route';
 import { Icon } from '../ui/icons';
@@ -107,7 +107,7 @@ function Endpoints({ service, owner }: { service: ServiceDetail; owner: Key }) {
         </span>
       ),
     },
-    { key: 'state', head: 'State', cell: (e) => <State endpoint={e} decisions={decisionsOf(service, e)} /> },
+    { key: 'state', head: 'State', cell: (e) => <State endpoint={e} decisions={decisionsOf(service, e)} />, class: 'state' },
     {
       key: 'weight',
       head: 'Weight',
@@ -194,6 +194,12 @@ function Facts({ service }: { service: ServiceDetail }) {
       <>
         {connections ? <>{count(connections.open)} open{connections.other > 0 && <span class="faint">, {count(connections.other)} opening or closing</span>}</> : <span class="faint">not known</span>}
         {service.connections_reason && <div class="small muted">{service.connections_reason}</div>}
+      </>
+    )],
+    ['Counted by the kernel', service.traffic && (
+      <>
+        {plural(service.traffic.connections, 'connection')}
+        <div class="small muted">{bytes(service.traffic.bytes_in)} in {plural(service.traffic.packets_in, 'packet')} to it, {bytes(service.traffic.bytes_out)} in {plural(service.traffic.packets_out, 'packet')} back</div>
       </>
     )],
     ['Only from', service.source_ranges.length > 0 && list(service.source_ranges)],

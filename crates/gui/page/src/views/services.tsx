@@ -26,10 +26,15 @@ const COLUMNS: Column<ServiceItem>[] = [
     key: 'name',
     head: 'Service',
     by: (s) => `${s.namespace}/${s.name}`,
-    cell: (s) => <a href={to('services', [s.namespace, s.name])}><span class="faint weak">{s.namespace}/</span>{s.name}</a>,
+    cell: (s) => (
+      <span class="two-lines">
+        <a href={to('services', [s.namespace, s.name])}><span class="faint weak">{s.namespace}/</span>{s.name}</a>
+        {s.overridden && <Marks items={about(s)} short />}
+      </span>
+    ),
     class: 'name',
   },
-  { key: 'state', head: 'State', by: (s) => ['error', 'warning', 'ok', 'idle'].indexOf(s.state), cell: (s) => <Why state={s.state} text={s.state_text} /> },
+  { key: 'state', head: 'State', by: (s) => ['error', 'warning', 'ok', 'idle'].indexOf(s.state), cell: (s) => <Why state={s.state} text={s.state_text} />, class: 'state' },
   { key: 'type', head: 'Type', by: (s) => s.type, cell: (s) => (s.headless ? 'Headless' : s.type) },
   { key: 'ip', head: 'Addresses', by: (s) => s.cluster_ips[0] ?? '', cell: (s) => <code>{few([...s.cluster_ips, ...s.load_balancer_ips, ...s.external_ips]) || '–'}</code> },
   { key: 'ports', head: 'Ports', cell: (s) => <code>{few(s.ports.map(portText), 3) || '–'}</code> },
@@ -49,7 +54,6 @@ const COLUMNS: Column<ServiceItem>[] = [
   { key: 'errors', head: 'Errors', num: true, by: (s) => share(s.counters), cell: (s) => <Errors counters={s.counters} /> },
   { key: 'open', head: 'Connections', num: true, by: sortOpen, cell: (s) => <Open connections={s.connections} why={s.connections_reason} /> },
   { key: 'p99', head: 'p99', num: true, by: (s) => s.counters?.p99_ms ?? -1, cell: (s) => millis(s.counters?.p99_ms), has: (s) => s.counters?.p99_ms != null },
-  { key: 'marks', head: 'Decided', cell: (s) => <Marks items={about(s)} short />, has: (s) => s.overridden },
 ];
 
 export function ServicesView() {

@@ -130,7 +130,7 @@ function Answer({ answer }: { answer: TraceAnswer }) {
           {answer.steps.map((step, i) => (
             <li key={i} class={step.decides ? 'decides' : undefined}>
               <span class="n">{i + 1}</span>
-              {answer.kind === 'packet' ? <code class="break">{step.text}</code> : <span class="break">{sentence(step.text)}</span>}
+              {answer.kind === 'packet' ? <code class="break">{step.text}</code> : <span class="break">{step.kind && <span class="faint small step-kind">{step.kind}</span>}{sentence(step.text)}</span>}
               {step.decides && <Badge tone="info" icon="check">decides</Badge>}
             </li>
           ))}
