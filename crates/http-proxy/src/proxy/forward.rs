@@ -4,6 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+
 use super::attempts::Attempts;
 use super::cached::kept;
 use super::{Forwarding, HttpProxy};
@@ -17,6 +20,7 @@ use crate::error::{ErrorKind, ProxyError};
 use crate::h1::timer::after;
 use crate::h2::client::H2Exchange;
 use crate::head::{RequestHead, ResponseHead};
+use crate::table::Policy;
 use crate::upstream::exchange::Exchange;
 
 impl HttpProxy {
@@ -30,6 +34,11 @@ impl HttpProxy {
     ) -> Result<(ResponseHead, Body), ProxyError> {
         let forwarding = attempts.forwarding;
         let policy = &forwarding.route.route.policy;
+        let body = if policy.auth.is_empty() || body.is_end_stream() {
+            body
+        } else {
+            without_told(body, &forwarding.route.route.policy)
+        };
         let body = match &forwarding.route.filters.mirror {
             Some(mirror) => self.mirrored(mirror, request, body),
             None => body,
@@ -89,7 +98,7 @@ impl HttpProxy {
             let place = match place {
                 Ok(place) => place,
                 Err(error) => {
-                    attempts.report(&peer, true);
+                    attempts.failed(&peer, &error, false);
                     return Err((error, Some(body)));
                 }
             };
@@ -97,7 +106,7 @@ impl HttpProxy {
             let tried = self.attempt_multiplexed(exchange, &peer, request, attempts);
             return Box::pin(tried).await;
         }
-        let connection = if let Some(connection) = upstream.reuse(&peer) {
+        let connection = if let Some(connection) = upstream.reuse(&peer, request) {
             Ok(connection)
         } else {
             // Boxed: it is seldom, and every request would have to have room for it.
@@ -106,7 +115,7 @@ impl HttpProxy {
         let connection = match connection {
             Ok(connection) => connection,
             Err(error) => {
-                attempts.report(&peer, true);
+                attempts.failed(&peer, &error, false);
                 return Err((error, Some(body)));
             }
         };
@@ -118,7 +127,7 @@ impl HttpProxy {
                 attempts.answered = exchange.answered;
                 let refused =
                     attempts.retry_statuses().is_some_and(|on| on.status(response.status.as_u16()));
-                attempts.report(&peer, refused || attempts.blames(&response));
+                attempts.report(&peer, attempts.blames(&response));
                 if refused && let Some(body) = exchange.take_body() {
                     let kind = ErrorKind::BadResponse("refused by the route's retry policy");
                     return Err((ProxyError::idempotent(kind), Some(body)));
@@ -152,13 +161,28 @@ impl HttpProxy {
         attempts.answered = Some(Instant::now());
         let refused =
             attempts.retry_statuses().is_some_and(|on| on.status(response.status.as_u16()));
-        attempts.report(peer, refused || attempts.blames(&response));
+        attempts.report(peer, attempts.blames(&response));
         if refused && let Some(body) = exchange.take_body() {
             let kind = ErrorKind::BadResponse("refused by the route's retry policy");
             return Err((ProxyError::idempotent(kind), Some(body)));
         }
         Ok(through_cache(request, response, exchange.into_body(), peer, attempts))
     }
+}
+
+/// A request's body, without the trailers that only an authenticating server may say.
+fn without_told(body: Body, policy: &Arc<Policy>) -> Body {
+    let policy = Arc::clone(policy);
+    let strip = move |mut frame: http_body::Frame<bytes::Bytes>| {
+        if let Some(trailers) = frame.trailers_mut() {
+            let told = trailers.keys().filter(|name| !policy.may_trail(name.as_str()));
+            for name in told.cloned().collect::<Vec<_>>() {
+                trailers.remove(name);
+            }
+        }
+        frame
+    };
+    body.map_frame(strip).boxed_unsync()
 }
 
 /// A backend's response as the client gets it, by way of the cache where that has a say.
