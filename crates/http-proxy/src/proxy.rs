@@ -6,7 +6,7 @@
 //! heads and bodies.
 
 pub(crate) mod attempts;
-mod believe;
+pub(crate) mod believe;
 mod cached;
 pub mod decide;
 mod error_page;

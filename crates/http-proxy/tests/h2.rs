@@ -18,8 +18,8 @@ use telaio_http_proxy::front::{Front, FrontHandler};
 use telaio_http_proxy::proxy_protocol::{self, Addresses, Trust, Version};
 use telaio_http_proxy::server::{Listener, Server, listen};
 use telaio_http_proxy::table::{
-    Backend as BackendSpec, BackendId, CachePolicy, Certificate, Endpoint, HealthCheck, HostMatch, Policy,
-    TableChange, Timeouts, UpstreamProtocol, UpstreamTls,
+    Backend as BackendSpec, BackendId, CachePolicy, Certificate, Endpoint, HealthCheck, HostMatch,
+    Policy, TableChange, Timeouts, UpstreamProtocol, UpstreamTls,
 };
 use telaio_http_proxy::tls::{CertificateStore, TlsAcceptor, TlsLimits};
 use telaio_http_proxy::{HttpProxy, ProxySettings};
@@ -412,7 +412,10 @@ async fn a_response_by_http2_without_a_length_is_kept_too() {
     for number in 0..5 {
         let answer = get(&mut send, "/page").await;
         assert_eq!(answer.body, b"kept");
-        assert_eq!(answer.headers["cache-status"].to_str().expect("text").contains("hit"), number > 0);
+        assert_eq!(
+            answer.headers["cache-status"].to_str().expect("text").contains("hit"),
+            number > 0
+        );
     }
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }

@@ -241,10 +241,8 @@ async fn trailers_say_nothing_that_only_we_or_an_authority_may_say() {
         timeout: std::time::Duration::ZERO,
     });
     let passed_on = Policy { auth: vec![auth], ..Policy::default() };
-    let streamed = Policy {
-        compress: Compress { enabled: true, ..Compress::default() },
-        ..passed_on.clone()
-    };
+    let streamed =
+        Policy { compress: Compress { enabled: true, ..Compress::default() }, ..passed_on.clone() };
     for policy in [passed_on, streamed] {
         let proxy = Proxy::with_policy(&[&backend], policy);
         let request = "POST /head HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\

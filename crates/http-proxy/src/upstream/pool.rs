@@ -75,8 +75,8 @@ impl Pool {
 
     /// Keeps a connection for later, unless there are `idle_max` already.
     pub(crate) fn put(&self, connection: Connection, idle_max: u32) {
-        if self.len() < idle_max {
-            self.count.fetch_add(1, SeqCst);
+        let one_more = |count: u32| (count < idle_max).then_some(count + 1);
+        if self.count.fetch_update(SeqCst, SeqCst, one_more).is_ok() {
             self.lists.get_or_init(Box::default)[own_list()].lock().push(connection);
         }
     }

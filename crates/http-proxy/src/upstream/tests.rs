@@ -45,7 +45,10 @@ async fn a_connection_is_used_again_until_the_other_side_closes() {
     again.keep(&peer, Instant::now());
     drop(server);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(upstream.reuse(&peer, &RequestHead::new()).is_none(), "a closed connection is not given out");
+    assert!(
+        upstream.reuse(&peer, &RequestHead::new()).is_none(),
+        "a closed connection is not given out"
+    );
     assert_eq!(upstream.connections(), 0);
 }
 
@@ -208,9 +211,7 @@ async fn a_removed_backend_is_forgotten_when_nobody_leads_there() {
     let change = |backend: Option<Vec<Endpoint>>| TableChange {
         backends: [&used, &unused]
             .into_iter()
-            .map(|id| {
-                (id.clone(), backend.clone().map(|own| Backend::new(id.as_str(), own)))
-            })
+            .map(|id| (id.clone(), backend.clone().map(|own| Backend::new(id.as_str(), own))))
             .collect(),
         ..TableChange::default()
     };
@@ -289,10 +290,8 @@ async fn connections_of_another_manner_are_not_used() {
         upstream.connect_for(&peer, SECOND, &request).await.expect("connect"),
     ];
     idle.keep(&peer, Instant::now());
-    let backend = |protocol| Backend {
-        protocol,
-        ..Backend::new("ns/web:80", vec![Endpoint::at(address)])
-    };
+    let backend =
+        |protocol| Backend { protocol, ..Backend::new("ns/web:80", vec![Endpoint::at(address)]) };
     let https = UpstreamProtocol::Https(UpstreamTls::default());
     upstream.update(&backend(https));
     assert!(upstream.reuse(&peer, &request).is_none());
