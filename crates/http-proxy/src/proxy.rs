@@ -14,6 +14,7 @@ pub mod forward;
 mod mirrored;
 pub mod observe;
 pub mod settings;
+mod told;
 
 use std::sync::{Arc, OnceLock};
 

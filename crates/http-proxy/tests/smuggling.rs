@@ -252,5 +252,12 @@ async fn trailers_say_nothing_that_only_we_or_an_authority_may_say() {
         let answer = proxy.raw(request).await.to_ascii_lowercase();
         assert!(answer.contains("x-user: anna") && answer.contains("x-sum: 5"), "{answer}");
         assert!(!answer.contains("evil") && !answer.contains("6.6.6.6"), "{answer}");
+        // And whoever looks at trailers leaves the length alone.
+        let request = "POST /head HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\
+                       Connection: close\r\n\r\nhello";
+        let answer = proxy.raw(request).await.to_ascii_lowercase();
+        let (_, seen) = answer.split_once("\r\n\r\n").expect("a body");
+        assert!(seen.contains("content-length: 5\r\n"), "{answer}");
+        assert!(!seen.contains("transfer-encoding") && seen.ends_with("hello"), "{answer}");
     }
 }

@@ -124,10 +124,11 @@ fn check_head(head: &mut RequestHead) {
     }
     assert!(head.path().starts_with('/'), "{}", head.path());
     head.headers.remove_known(Known::Expect);
-    let length = head.headers.get_known_str(Known::ContentLength);
-    let body = match length.map(str::parse) {
-        None | Some(Ok(0)) => BodyLength::None,
-        Some(length) => BodyLength::Fixed(length.expect("a length that was checked")),
+    let length = head.headers.get_known_str(Known::ContentLength).map(str::parse);
+    assert!(length.as_ref().is_none_or(Result::is_ok), "{length:?}");
+    let body = match length {
+        Some(Ok(length @ 1..)) => BodyLength::Fixed(length),
+        _ => BodyLength::None,
     };
     let mut out = Vec::new();
     write::request(&mut out, head, &Policy::default(), false, body);

@@ -4,11 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use http_body::Body as _;
-use http_body_util::BodyExt as _;
-
 use super::attempts::Attempts;
 use super::cached::kept;
+use super::told::without_told;
 use super::{Forwarding, HttpProxy};
 use crate::balance::Pick;
 use crate::balance::peer::Flight;
@@ -20,7 +18,6 @@ use crate::error::{ErrorKind, ProxyError};
 use crate::h1::timer::after;
 use crate::h2::client::H2Exchange;
 use crate::head::{RequestHead, ResponseHead};
-use crate::table::Policy;
 use crate::upstream::exchange::Exchange;
 
 impl HttpProxy {
@@ -34,11 +31,7 @@ impl HttpProxy {
     ) -> Result<(ResponseHead, Body), ProxyError> {
         let forwarding = attempts.forwarding;
         let policy = &forwarding.route.route.policy;
-        let body = if policy.auth.is_empty() || body.is_end_stream() {
-            body
-        } else {
-            without_told(body, &forwarding.route.route.policy)
-        };
+        let body = without_told(body, policy);
         let body = match &forwarding.route.filters.mirror {
             Some(mirror) => self.mirrored(mirror, request, body),
             None => body,
@@ -168,21 +161,6 @@ impl HttpProxy {
         }
         Ok(through_cache(request, response, exchange.into_body(), peer, attempts))
     }
-}
-
-/// A request's body, without the trailers that only an authenticating server may say.
-fn without_told(body: Body, policy: &Arc<Policy>) -> Body {
-    let policy = Arc::clone(policy);
-    let strip = move |mut frame: http_body::Frame<bytes::Bytes>| {
-        if let Some(trailers) = frame.trailers_mut() {
-            let told = trailers.keys().filter(|name| !policy.may_trail(name.as_str()));
-            for name in told.cloned().collect::<Vec<_>>() {
-                trailers.remove(name);
-            }
-        }
-        frame
-    };
-    body.map_frame(strip).boxed_unsync()
 }
 
 /// A backend's response as the client gets it, by way of the cache where that has a say.

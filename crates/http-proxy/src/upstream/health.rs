@@ -111,7 +111,7 @@ async fn ask_h2(
     let mut asking = std::pin::pin!(async {
         let mut send = send.ready().await.map_err(broken)?;
         let (answer, _) = send.send_request(request, true).map_err(broken)?;
-        Ok(answer.await.map_err(broken)?.status().as_u16())
+        Ok::<_, ProxyError>(answer.await.map_err(broken)?.status().as_u16())
     });
     tokio::select! {
         answer = &mut asking => answer,
