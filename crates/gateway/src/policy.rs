@@ -61,6 +61,7 @@ pub(crate) fn policy(
         cors: options.cors.on.then(|| cors(options)),
         rates: rates(options),
         connections_max: options.limits.connections,
+        connections_except: options.limits.unlimited.clone(),
         sources: SourceRanges { allow: options.allow.clone(), deny: options.deny.clone() },
         client_tls: client_tls(compiler, options),
         cache: options.cache.on.then(|| cache(options)),

@@ -52,6 +52,7 @@ async fn what_annotations_ask_for_is_in_the_policy_of_the_route() {
     assert_eq!(rates, [(3, seconds(1), 6), (60, seconds(60), 120)]);
     assert_eq!(policy.rates[0].except.len(), 1);
     assert_eq!(policy.connections_max, Some(9));
+    assert_eq!(policy.connections_except, policy.rates[0].except);
     let mirror = policy.mirror.as_ref().unwrap();
     assert_eq!((&*mirror.url, mirror.body), ("http://mirror.example.com/all$request_uri", false));
     let errors = policy.error_backend.as_ref().unwrap();

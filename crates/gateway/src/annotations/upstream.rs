@@ -161,7 +161,7 @@ pub(super) const ROWS: &[Row] = &[
             _ => Err(BadValue::new(text, "sticky or legacy")),
         },
     )
-    .but("always sticky; for its own endpoints the canary needs affinity, too"),
+    .but("always sticky"),
     Row::both(
         "session-cookie-name",
         "the name of a cookie",

@@ -18,8 +18,8 @@ use http::{Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 
 use super::client::{Client, ClientError};
-use super::client_cert;
 use super::template::{Template, UnknownName, escape_into};
+use super::{client_cert, may_edit};
 use crate::head::headers::Field;
 use crate::head::{Headers, Known, RequestHead};
 use crate::reply::Reply;
@@ -113,6 +113,14 @@ impl ForwardFilter {
                 None
             }
         };
+        let mut settings = settings.clone();
+        settings.response_headers.retain(|name| {
+            let may = may_edit(name);
+            if !may {
+                problems.push(format!("{name} is not for an authenticating server to tell"));
+            }
+            may
+        });
         Ok(Self {
             route: Arc::clone(route),
             memory,
@@ -124,7 +132,7 @@ impl ForwardFilter {
                 .map(Template::parse)
                 .transpose()?,
             method,
-            settings: settings.clone(),
+            settings,
         })
     }
 
@@ -152,7 +160,8 @@ impl ForwardFilter {
         } else {
             self.settings.timeout
         };
-        let answer = client.ask(request, within, BODY_BYTES_MAX).await;
+        // Its status and fields decide; a body is of use only to a page that refuses.
+        let answer = client.ask_briefly(request, within, BODY_BYTES_MAX).await;
         let answer = answer.map_err(|error: ClientError| unavailable(&error))?;
         match answer.status() {
             status if status.is_success() => {

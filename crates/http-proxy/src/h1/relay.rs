@@ -18,8 +18,8 @@ use super::parse::{self, BodyLength, RequestFraming, ResponseFraming};
 use super::timer::{Timer, after};
 use super::write::{self, ResponseForm};
 use crate::error::{ErrorKind, ProxyError};
-use crate::head::{Known, RequestHead, ResponseHead};
-use crate::table::Timeouts;
+use crate::head::{RequestHead, ResponseHead};
+use crate::table::{Policy, Timeouts};
 
 /// How much of a body is put together for one write.
 const PIECE_BYTES: usize = 32 << 10;
@@ -90,12 +90,11 @@ pub(crate) struct Bounds<'a> {
     /// The deadline, kept with the endpoint's connection: those are used again and again, while a
     /// client's may have one request only.
     pub(crate) timer: &'a mut Timer,
-    pub(crate) timeouts: &'a Timeouts,
+    pub(crate) policy: &'a Policy,
     /// When the try began.
     pub(crate) begun: Instant,
     /// When the whole request must be over.
     pub(crate) overall: Option<Instant>,
-    pub(crate) body_bytes_max: Option<u64>,
 }
 
 /// One try of one request.
@@ -107,6 +106,7 @@ pub(crate) struct Relay<'a, S, U, R> {
     pub(crate) from_upstream: Buffer,
     framing: RequestFraming,
     timer: &'a mut Timer,
+    policy: &'a Policy,
     timeouts: &'a Timeouts,
     /// The time, as long as nothing was waited for.
     now: Option<Instant>,
@@ -152,7 +152,7 @@ where
         framing: RequestFraming,
         bounds: Bounds<'a>,
     ) -> Self {
-        let Bounds { timer, timeouts, begun, overall, body_bytes_max } = bounds;
+        let Bounds { timer, policy, begun, overall } = bounds;
         exchange.to_client.clear();
         Self {
             client,
@@ -162,10 +162,11 @@ where
             from_upstream: Buffer::default(),
             framing,
             timer,
-            timeouts,
+            policy,
+            timeouts: &policy.timeouts,
             now: Some(begun),
             overall,
-            body_left: body_bytes_max.unwrap_or(u64::MAX),
+            body_left: policy.body_bytes_max.unwrap_or(u64::MAX),
             request_body: Decoder::new(framing.body),
             sent: 0,
             request_read: framing.body == BodyLength::None,
@@ -317,7 +318,11 @@ where
             self.client.buffer.consume(used);
             if self.request_body.is_done() {
                 if self.framing.body == BodyLength::Chunked {
-                    write_end(out, self.request_body.trailers().as_ref());
+                    let mut trailers = self.request_body.trailers();
+                    if let Some(own) = &mut trailers {
+                        own.retain(|field| self.policy.may_trail(field.name));
+                    }
+                    write_end(out, trailers.as_ref());
                 }
                 self.request_read = true;
             }
@@ -491,7 +496,8 @@ where
 
     /// The endpoint agrees to another protocol. Only what was asked for can be agreed to.
     fn take_upgrade(&mut self) -> Result<Option<End>, ProxyError> {
-        if !self.framing.upgrade || !self.exchange.response.headers.contains(Known::Upgrade) {
+        let (asked, told) = (&self.exchange.request.headers, &self.exchange.response.headers);
+        if !self.framing.upgrade || !parse::is_offered(asked, told) {
             return Err(ErrorKind::BadResponse("an upgrade that nobody asked for").into());
         }
         write::interim(&mut self.exchange.to_client, &self.exchange.response);

@@ -52,6 +52,8 @@ thread_local! {
 /// Heads and memory for a request, that others have used before.
 pub(crate) fn take_exchange(client: &ClientInfo, scheme: Scheme) -> Box<Exchange> {
     let mut exchange = SPARES.with_borrow_mut(Vec::pop).unwrap_or_default();
+    // Whatever comes of reading the next head, nothing of another client's may be left.
+    exchange.request.clear();
     exchange.request.client.clone_from(client);
     exchange.request.scheme = scheme;
     exchange
@@ -170,7 +172,7 @@ impl<S: Io> Connection<S> {
             Waited::Head(length) => length,
             Waited::Over => return false,
             Waited::Refused(kind) => {
-                Box::pin(self.refuse(kind, None)).await;
+                Box::pin(self.refuse_unread(kind)).await;
                 return false;
             }
         };
@@ -184,6 +186,7 @@ impl<S: Io> Connection<S> {
                 self.handle(&mut exchange, framing, begun).await
             }
             Err(kind) => {
+                parse::request_line(head, limits, &mut exchange.request);
                 Box::pin(self.refuse(kind, None)).await;
                 self.observe_error(&exchange.request, kind, begun);
                 false
@@ -285,7 +288,11 @@ impl<S: Io> Connection<S> {
         match decision {
             // Asking decides.
             Decision::Ask(_) => false,
-            Decision::Forward(forwarding) if forwarding.needs_streams() && !framing.upgrade => {
+            // HTTP/2 has no such upgrade: there it is a request as any other.
+            Decision::Forward(forwarding)
+                if forwarding.needs_streams()
+                    && (!framing.upgrade || forwarding.upstream.is_multiplexed()) =>
+            {
                 Box::pin(self.forward_streamed(exchange, framing, &forwarding, begun)).await
             }
             Decision::Forward(forwarding) => {
@@ -318,6 +325,17 @@ impl<S: Io> Connection<S> {
 
     fn observe_error(&self, request: &RequestHead, kind: ErrorKind, begun: Instant) {
         self.proxy.observe(request, &Outcome::refused(kind, None, begun));
+    }
+
+    /// Refuses what never became a whole head: of it the first line is known, if anything is.
+    async fn refuse_unread(&mut self, kind: ErrorKind) {
+        let begun = Instant::now();
+        let mut exchange = take_exchange(&self.info, self.scheme);
+        let limits = &self.proxy.settings().limits;
+        parse::request_line(self.client.buffer.filled(), limits, &mut exchange.request);
+        self.refuse(kind, None).await;
+        self.observe_error(&exchange.request, kind, begun);
+        give_back(exchange);
     }
 
     /// Answers with an error and closes.
@@ -538,7 +556,7 @@ impl<S: Io> Connection<S> {
         state.ended = None;
         let begun = state.now.take().unwrap_or_else(Instant::now);
         let flight = Flight::begin(peer.clone(), clock::nanos(begun));
-        let connection = if let Some(connection) = upstream.reuse(&peer) {
+        let connection = if let Some(connection) = upstream.reuse(&peer, &exchange.request) {
             Ok(connection)
         } else {
             let within = policy.timeouts.connect;
@@ -547,7 +565,7 @@ impl<S: Io> Connection<S> {
         let mut connection = match connection {
             Ok(connection) => connection,
             Err(error) => {
-                state.report(&peer, true);
+                state.failed(&peer, &error, false);
                 return Attempt::Failed { error, repeatable: true };
             }
         };
@@ -576,13 +594,7 @@ impl<S: Io> Connection<S> {
             exchange,
             &mut respond,
             framing,
-            Bounds {
-                timer,
-                timeouts: &policy.timeouts,
-                begun: if reused { begun } else { Instant::now() },
-                overall,
-                body_bytes_max: policy.body_bytes_max,
-            },
+            Bounds { timer, policy, begun: if reused { begun } else { Instant::now() }, overall },
         );
         let end = relay.run().await;
         let repeatable = relay.can_repeat();
@@ -612,7 +624,8 @@ impl<S: Io> Connection<S> {
                 Attempt::Done { stays: false }
             }
             Ok(End::Refused { upstream_stays }) => {
-                state.report(&peer, true);
+                // Another endpoint is asked, but this one did answer.
+                state.report(&peer, is_gateway_error(&exchange.response));
                 if upstream_stays {
                     connection.keep(&peer, ended);
                 }

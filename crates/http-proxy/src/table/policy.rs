@@ -361,6 +361,20 @@ pub struct ErrorBackend {
     pub statuses: Vec<u16>,
 }
 
+impl Policy {
+    /// Whether a request may say this after its body. What only an authenticating server may tell it may
+    /// not: there nobody looks for a client's own.
+    pub(crate) fn may_trail(&self, name: &str) -> bool {
+        let told = |auth: &Auth| match auth {
+            Auth::Forward(settings) => {
+                settings.response_headers.iter().any(|own| own.eq_ignore_ascii_case(name))
+            }
+            Auth::Basic(_) | Auth::Deny(_) => false,
+        };
+        !self.auth.iter().any(told)
+    }
+}
+
 /// How a route's requests are treated.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Policy {
@@ -388,6 +402,8 @@ pub struct Policy {
     pub rates: Vec<RateLimit>,
     /// Requests under way per client address.
     pub connections_max: Option<u32>,
+    /// Whose requests under way are not counted.
+    pub connections_except: Vec<IpNet>,
     /// Client addresses that are let in.
     pub sources: SourceRanges,
     /// Who may; all of them hold.
@@ -406,6 +422,4 @@ pub struct Policy {
     pub error_backend: Option<ErrorBackend>,
     /// Whether requests are left out of the access log.
     pub log_off: bool,
-    /// The peers that may say who the client is, beside those of the whole proxy.
-    pub trusted_proxies: Vec<IpNet>,
 }
