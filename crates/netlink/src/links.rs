@@ -16,7 +16,7 @@
 //! ```
 
 use crate::error::NetlinkError;
-use crate::rtnl::Mac;
+use crate::rtnl::{BridgePort, Mac};
 use crate::socket::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, Protocol, Socket,
 };
@@ -63,6 +63,8 @@ pub struct Link {
     pub group: u32,
     /// Its hardware address, if it has one of six bytes.
     pub mac: Option<Mac>,
+    /// What it may do as a port of a bridge, if it is one.
+    pub port: Option<BridgePort>,
 }
 
 impl Link {
@@ -260,6 +262,7 @@ pub(crate) fn link(message: &Message<'_>) -> Option<Link> {
         master: attributes.ne32(IFLA_MASTER).map(LinkIndex),
         group: attributes.ne32(IFLA_GROUP).unwrap_or(0),
         mac: attributes.get(IFLA_ADDRESS).and_then(|mac| Some(Mac(mac.try_into().ok()?))),
+        port: attributes.nested(IFLA_LINKINFO).and_then(crate::rtnl::read_port),
     })
 }
 
