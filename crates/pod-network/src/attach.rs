@@ -107,6 +107,11 @@ pub(crate) fn attach(
         Place::Path(_) => find_netns(&wanted.place)?,
         Place::Named(_) => None,
     };
+    let host_link = names::host_link(&network.name, wanted.container, wanted.interface, 0);
+    // Made from an address as a rule; where there is none it has to be on record before it is anywhere.
+    let is_plain = matches!(wanted.addresses, Addresses::OutOf([], _));
+    let plain_mac = is_plain.then(|| names::mac(&["instance", &host_link]));
+    let asked_mac = wanted.mac.or(plain_mac);
     let mut record = Attachment {
         network: network.name.clone(),
         container: wanted.container.to_owned(),
@@ -116,10 +121,10 @@ pub(crate) fn attach(
             Place::Named(name) => Some(name.to_owned()),
             Place::Path(_) => None,
         },
-        host_link: names::host_link(&network.name, wanted.container, wanted.interface, 0),
+        host_link,
         is_routed: false,
         is_chained: false,
-        asked_mac: wanted.mac.map(|mac| mac.to_string()),
+        asked_mac: asked_mac.map(|mac| mac.to_string()),
         mac: String::new(),
         addresses: Vec::new(),
         ports: wanted.ports.to_vec(),
@@ -302,6 +307,10 @@ fn make(
     ports::claim(state, key, record)?;
     // Of plain bridges' frames no policy sees anything.
     let waits = network.mode == Mode::Routed && newcomers::admit(record)?;
+    if waits {
+        // What was sent to the addresses before waits behind the rules until somebody is there: it goes.
+        links::forget_neighbours(state, std::iter::once(&*record))?;
+    }
     let netns = match (netns, &record.netns_name) {
         (Some(netns), _) => netns,
         (None, Some(name)) => match Netns::open_live(name)? {
@@ -418,7 +427,6 @@ pub(crate) fn detach(state: &State, key: &str, record: Option<Attachment>) -> Re
     let record = with_claims(state, record)?;
     let mut errors = Vec::new();
     let unpublished = unpublish(state, std::slice::from_ref(&record));
-    errors.extend(newcomers::forget(std::slice::from_ref(&record)).err());
     errors.extend(links::forget_neighbours(state, std::iter::once(&record)).err());
     if !record.is_chained {
         errors.extend(links::remove(&record.host_link).err());
@@ -430,6 +438,8 @@ pub(crate) fn detach(state: &State, key: &str, record: Option<Attachment>) -> Re
         errors.extend(remove_netns(name).err());
     }
     errors.extend(unpublished.err());
+    // Not before its links are gone.
+    errors.extend(newcomers::forget(std::slice::from_ref(&record)).err());
     if !errors.is_empty() {
         return Error::all(errors);
     }
@@ -463,7 +473,6 @@ fn detach_at_once(state: &State, doomed: &[(String, Attachment)]) -> Result<()> 
     let all: Vec<Attachment> = doomed.iter().map(|(_, it)| it).cloned().collect();
     // Until the links are gone; see there.
     let _rules = unpublish(state, &all)?;
-    newcomers::forget(&all)?;
     links::forget_neighbours(state, doomed.iter().map(|(_, it)| it))?;
     let limiting = doomed.iter().filter(|(_, record)| record.bandwidth.is_some());
     let limiting: Vec<String> =
@@ -471,6 +480,7 @@ fn detach_at_once(state: &State, doomed: &[(String, Attachment)]) -> Result<()> 
     let own = doomed.iter().filter(|(_, record)| !record.is_chained);
     let host_links = own.map(|(_, record)| record.host_link.as_str());
     remove_links(host_links.chain(limiting.iter().map(String::as_str)))?;
+    newcomers::forget(&all)?;
     for (key, record) in doomed {
         record.netns_name.as_deref().map_or(Ok(()), remove_netns)?;
         forget(state, key, record)?;

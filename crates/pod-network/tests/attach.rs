@@ -21,7 +21,11 @@ const LONG: Duration = Duration::from_secs(30);
 fn eventually(machine: &Machine, line: &str) {
     let deadline = Instant::now() + LONG;
     while !machine.try_sh(line) {
-        assert!(Instant::now() < deadline, "{line}: {}", machine.sh("ip -o link; nft list ruleset"));
+        assert!(
+            Instant::now() < deadline,
+            "{line}: {}",
+            machine.sh("ip -o link; nft list ruleset")
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -29,7 +33,10 @@ fn eventually(machine: &Machine, line: &str) {
 /// The file in which a container's only attachment is on record.
 fn record_of(machine: &Machine, container: &str) -> String {
     let pattern = format!("\"container\":\"{container}\"");
-    machine.sh(&format!("grep -l '{pattern}' /var/lib/telaio/pods/*/attachments/*")).trim().to_owned()
+    machine
+        .sh(&format!("grep -l '{pattern}' /var/lib/telaio/pods/*/attachments/*"))
+        .trim()
+        .to_owned()
 }
 
 fn mended(machine: &Machine) -> telaio_pod_network::repair::Mended {
@@ -79,7 +86,9 @@ fn fifty_at_once_are_all_made_while_somebody_mends_all_the_time() {
 fn instances_that_are_published_while_rules_and_networks_are_removed_are_whole_or_not_there() {
     let node = Node::start("race", 1);
     let requests: Vec<_> = (2..26)
-        .map(|host| node.wanted(&format!("t{host}"), host, vec![Port::new(7000 + u16::from(host), 80)]))
+        .map(|host| {
+            node.wanted(&format!("t{host}"), host, vec![Port::new(7000 + u16::from(host), 80)])
+        })
         .collect();
     for _ in 0..3 {
         node.set_up(telaio_pod_network::overlay::Backend::default(), None);
@@ -155,8 +164,10 @@ fn who_mends_without_seeing_namespaces_takes_nobody_for_dead() {
     Call::new("ADD", "c", &config()).make(machine).unwrap();
     // Behind another plugin, only with a port.
     machine.sh("ip netns add d");
-    let mut bridge = config_with(json!({"type": "bridge", "name": "other", "bridge": "br9", "cniVersion": "1.0.0",
-        "ipam": {"type": "host-local", "subnet": "10.99.0.0/24", "dataDir": "/run/host-local"}}));
+    let mut bridge = config_with(
+        json!({"type": "bridge", "name": "other", "bridge": "br9", "cniVersion": "1.0.0",
+        "ipam": {"type": "host-local", "subnet": "10.99.0.0/24", "dataDir": "/run/host-local"}}),
+    );
     let mut call = Call::new("ADD", "d", &bridge);
     call.plugin = format!("{REFERENCE_DIR}/bridge");
     let previous = call.make(machine).unwrap();
@@ -170,8 +181,9 @@ fn who_mends_without_seeing_namespaces_takes_nobody_for_dead() {
     machine.sh("umount /run/netns");
     assert!(found.is_nothing(), "{found:?}");
     assert_same(&node.inventory(), &before, "");
-    let _server = serve(&node, Some("a"), "10.77.1.2", 80, Wire::Tcp);
+    let server = serve(&node, Some("a"), "10.77.1.2", 80, Wire::Tcp);
     assert!(ask(&node, None, "10.77.1.1", 8080, Wire::Tcp).is_ok());
+    drop(server);
     // Those that are really gone are found.
     machine.sh("ip netns del c; ip netns del d; ip netns del telaio-i-a");
     eventually(machine, "test $(ip -o link | grep -c 'tlv\\|veth') = 0");
@@ -219,7 +231,10 @@ fn limits_come_back_whatever_of_them_somebody_has_removed() {
         machine.sh(&format!("{line}; true"))
     };
     let before = state();
-    assert!(before.contains("8Mbit") && before.contains("16Mbit") && before.contains("tli"), "{before}");
+    assert!(
+        before.contains("8Mbit") && before.contains("16Mbit") && before.contains("tli"),
+        "{before}"
+    );
     for damage in [
         "tc qdisc del dev LINK root",
         "tc qdisc replace dev LINK root tbf rate 1mbit burst 10k limit 20k",

@@ -6,7 +6,11 @@ mod support;
 
 use serde_json::{Value, json};
 use support::cni::{Call, config_with, machine};
+use telaio_pod_network::Host;
 use telaio_testkit::machine::Machine;
+
+/// What the agent mends by itself.
+const MEND: &str = "mend";
 
 /// Each damage is found, and once it is mended nothing is.
 fn damages(machine: &Machine, check: &Value, damages: &[(&str, &str)]) {
@@ -16,7 +20,11 @@ fn damages(machine: &Machine, check: &Value, damages: &[(&str, &str)]) {
         machine.sh(damage);
         let error = call.make(machine).expect_err(damage);
         assert_eq!(error["code"], 105, "{damage}: {error}");
-        machine.sh(undo);
+        if *undo == MEND {
+            machine.run(|| Host::default().repair().unwrap());
+        } else {
+            machine.sh(undo);
+        }
         call.make(machine).unwrap_or_else(|error| panic!("{damage} is undone: {error}"));
     }
 }
@@ -32,12 +40,16 @@ fn added(machine: &Machine, config: &Value) -> (Value, String) {
 #[test]
 fn every_difference_of_a_container_with_a_gateway_is_found() {
     let machine = machine(&["a"]);
+    // Where the kernel shows bridged packets to rules, ports are apart by other means.
+    machine.sh(
+        "for kind in iptables ip6tables; do path=/proc/sys/net/bridge/bridge-nf-call-$kind; ! test -e $path || echo 0 > $path; done",
+    );
     let (check, link) = added(
         &machine,
         &config_with(json!({
             "isDefaultGateway": true, "mtu": 1400,
             "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/16"}], [{"subnet": "fd88::/64"}]],
-                "routes": [{"dst": "10.9.0.0/16"}, {"dst": "10.8.0.0/16", "gw": "10.88.0.9"}]},
+                "routes": [{"dst": "10.9.0.0/16"}, {"dst": "10.8.0.0/16", "gw": "10.88.0.1"}]},
             "runtimeConfig": {
                 "portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}],
                 "bandwidth": {"ingressRate": 80_000_000, "egressRate": 80_000_000}},
@@ -49,12 +61,12 @@ fn every_difference_of_a_container_with_a_gateway_is_found() {
         (inside("ip route del default"), inside("ip route add default via 10.88.0.1")),
         (inside("ip -6 route del default"), inside("ip -6 route add default via fd88::1")),
         (
-            inside("ip route replace default via 10.88.0.7"),
+            inside("ip route replace default dev eth0"),
             inside("ip route replace default via 10.88.0.1"),
         ),
         (
+            inside("ip route replace 10.8.0.0/16 dev eth0"),
             inside("ip route replace 10.8.0.0/16 via 10.88.0.1"),
-            inside("ip route replace 10.8.0.0/16 via 10.88.0.9"),
         ),
         (inside("ip route del 10.9.0.0/16"), inside("ip route add 10.9.0.0/16 via 10.88.0.1")),
         (inside("ip route del 10.88.0.0/16"), inside("ip route add 10.88.0.0/16 via 10.88.0.1")),
@@ -67,7 +79,7 @@ fn every_difference_of_a_container_with_a_gateway_is_found() {
             inside("ip link set eth0 address 0a:58:00:00:00:01"),
             inside("ip link set eth0 address 0a:58:0a:58:00:02"),
         ),
-        (format!("ip link set {link} nomaster"), format!("ip link set {link} master cni0; bridge link set dev {link} isolated on learning off mcast_flood off bcast_flood off")),
+        (format!("ip link set {link} nomaster"), MEND.to_owned()),
         (
             format!("bridge link set dev {link} isolated off"),
             format!("bridge link set dev {link} isolated on"),
@@ -78,7 +90,7 @@ fn every_difference_of_a_container_with_a_gateway_is_found() {
         ),
         (
             format!("tc qdisc del dev {link} root"),
-            format!("tc qdisc add dev {link} root handle 1: tbf rate 80mbit burst 1000000 limit 1250000"),
+            MEND.to_owned(),
         ),
         (format!("ip link set {through} down"), format!("ip link set {through} up")),
         (

@@ -68,8 +68,11 @@ fn what_is_no_result_of_a_plugin_is_refused_and_nothing_panics() {
         }
     }
     for inner in [
-        json!({"interfaces": 7}), json!({"interfaces": [7], "ips": [7]}), json!({"ips": "text"}),
-        json!({"ips": [{"address": 7}]}), json!({"ips": [{"interface": -1, "address": "x"}]}),
+        json!({"interfaces": 7}),
+        json!({"interfaces": [7], "ips": [7]}),
+        json!({"ips": "text"}),
+        json!({"ips": [{"address": 7}]}),
+        json!({"ips": [{"interface": -1, "address": "x"}]}),
         json!({"interfaces": [{"name": 7, "sandbox": []}]}),
     ] {
         let chained = json!({"cniVersion": "1.0.0", "name": "net", "type": "telaio-cni", "prevResult": inner,
@@ -91,7 +94,8 @@ fn names_are_resolved_as_the_configuration_or_the_runtime_or_a_file_says() {
     machine.sh(
         "printf '# ours\\ndomain example.org\\nnameserver 10.1.0.1\\nnameserver fd00::1\\nsearch a.example b.example\\noptions ndots:5 edns0\\n' > /run/resolv.conf",
     );
-    let ipam = json!({"type": "host-local", "subnet": "10.88.0.0/16", "resolvConf": "/run/resolv.conf"});
+    let ipam =
+        json!({"type": "host-local", "subnet": "10.88.0.0/16", "resolvConf": "/run/resolv.conf"});
     let of = |changes: Value| {
         let config = config_with(changes);
         let dns = Call::new("ADD", "a", &config).make(&machine).unwrap()["dns"].clone();
@@ -117,8 +121,12 @@ fn ranges_come_from_the_runtime_too() {
     let runtime = json!({"ipRanges": [[{"subnet": "10.5.0.0/24", "rangeStart": "10.5.0.20"}], [{"subnet": "fd05:1::/64"}]]});
     let config = config_with(json!({"runtimeConfig": runtime, "ipam": {"type": "host-local"}}));
     let result = Call::new("ADD", "a", &config).make(&machine).unwrap();
-    let addresses: Vec<&str> =
-        result["ips"].as_array().unwrap().iter().map(|ip| ip["address"].as_str().unwrap()).collect();
+    let addresses: Vec<&str> = result["ips"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|ip| ip["address"].as_str().unwrap())
+        .collect();
     assert_eq!(addresses, ["10.5.0.20/24", "fd05:1::2/64"]);
     machine.sh("ip netns exec a ping -c 1 -W 3 10.5.0.1");
     let plain = json!({"type": "host-local", "subnet": "10.6.0.0/24"});
@@ -147,8 +155,10 @@ fn networks_that_see_a_containers_own_address_are_named() {
 #[test]
 fn a_plain_bridge_carries_frames_from_port_to_port_and_takes_all_of_them_if_told() {
     let machine = machine(&["a", "b"]);
-    let config = config_with(json!({"isGateway": false, "ipMasq": false, "promiscMode": true, "hairpinMode": true,
-        "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/16"}], [{"subnet": "fd88::/64"}]]}}));
+    let config = config_with(
+        json!({"isGateway": false, "ipMasq": false, "promiscMode": true, "hairpinMode": true,
+        "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/16"}], [{"subnet": "fd88::/64"}]]}}),
+    );
     let ips = ["a", "b"].map(|name| {
         let result = Call::new("ADD", name, &config).make(&machine).unwrap();
         [0, 1].map(|at| {
