@@ -71,7 +71,7 @@ export function ActButton({ question, children, class: kind = '' }: { question: 
   return <button type="button" class={`btn ${kind}`} onClick={() => ask(question())}>{children}</button>;
 }
 
-export async function takeBack(id: number): Promise<void> {
+export async function takeBack(id: string): Promise<void> {
   try {
     const result = await undo(id);
     toast(sentence(result.summary));
