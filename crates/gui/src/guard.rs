@@ -16,7 +16,7 @@ use http::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::agent::Agent;
 use crate::manage::Manager;
-use crate::token::{Checked, Reviewed, Tokens};
+use crate::token::{Reviewed, Tokens};
 use crate::values::{Problem, Role};
 
 /// Who may ask, and how.

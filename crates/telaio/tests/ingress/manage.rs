@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::operations::{told, wait_until};
 use super::{Echo, Ingress, Manifests, ask, ingress, service};
-use crate::support::{Agent, Ended, PATIENCE, id_of, run, telaio};
+use crate::support::{Agent, Ended, id_of, run, telaio};
 
 /// Two backends of one service behind one route.
-fn two() -> (Echo, Echo, Ingress) {
+pub(crate) fn two() -> (Echo, Echo, Ingress) {
     let (one, two) = (Echo::start("one"), Echo::start_at("two", "127.0.0.2"));
     let manifests = Manifests::empty();
     let all = service("web", &[&one, &two]) + &ingress("web", "a.example.com", "/", "web", "");
@@ -19,13 +19,13 @@ fn two() -> (Echo, Echo, Ingress) {
 }
 
 /// Runs a command against the agent.
-fn manage(agent: &Agent, args: &[&str]) -> Ended {
+pub(crate) fn manage(agent: &Agent, args: &[&str]) -> Ended {
     let state = format!("--state-dir={}", agent.state.path().display());
     let address = format!("--admin-listen={}", agent.admin);
     run(telaio().args(args).args([&state, &address]).env("USER", "anna"))
 }
 
-fn managed(agent: &Agent, args: &[&str]) -> String {
+pub(crate) fn managed(agent: &Agent, args: &[&str]) -> String {
     let ended = manage(agent, args);
     assert_eq!(ended.code, Some(0), "{args:?}: {ended:?}");
     ended.stdout
@@ -40,7 +40,7 @@ fn answers(plane: &Ingress) -> Vec<String> {
     all
 }
 
-fn wait_answers(plane: &Ingress, wanted: &[&str]) {
+pub(crate) fn wait_answers(plane: &Ingress, wanted: &[&str]) {
     wait_until(&format!("answers of {wanted:?}"), || (answers(plane) == wanted).then_some(()));
 }
 
