@@ -271,6 +271,7 @@ impl Manager {
         }
         let Ok(about) = Circumstances::new(caller, None, "", None) else { return };
         let outcome = (Outcome::Refused, Some("this token may only look".to_owned()));
+        let what: String = what.chars().take(TEXT_LENGTH_MAX).collect();
         self.note(&about, None, format!("tried to act: {what}"), outcome, None, Vec::new());
     }
 

@@ -131,6 +131,8 @@ pub struct Tokens {
     pub review: bool,
     /// How long its answer about one counts.
     pub review_time: Duration,
+    /// How often it is asked about tokens from where too many wrong ones came.
+    pub review_pause: Duration,
     failures: Mutex<BTreeMap<IpAddr, (Instant, u32)>>,
     reviews: Mutex<HashMap<Digest, Review>>,
     /// When the cluster was last asked for one from where too many wrong ones came.
@@ -143,6 +145,7 @@ impl Default for Tokens {
             entries: Vec::new(),
             review: false,
             review_time: REVIEW_TIME,
+            review_pause: REVIEW_PAUSE,
             failures: Mutex::default(),
             reviews: Mutex::default(),
             asked: Mutex::default(),
@@ -187,7 +190,7 @@ impl Tokens {
             return Reviewed::Ask;
         }
         let mut asked = self.asked.lock();
-        if asked.is_some_and(|at| at.elapsed() < REVIEW_PAUSE) {
+        if asked.is_some_and(|at| at.elapsed() < self.review_pause) {
             return Reviewed::NotNow;
         }
         *asked = Some(Instant::now());
@@ -239,6 +242,7 @@ mod tests {
     fn tokens_are_found_by_their_digest_and_have_roles() {
         let tokens =
             Tokens::default().with("admin", Role::Admin, "a").with("reader", Role::Read, "b");
+        let tokens = Tokens { review_pause: Duration::from_hours(1), ..tokens };
         let from = IpAddr::from([127, 0, 0, 1]);
         assert_eq!(tokens.check("a"), Some(("admin".into(), Role::Admin)));
         assert_eq!(tokens.check("b"), Some(("reader".into(), Role::Read)));

@@ -171,7 +171,7 @@ async fn purging_and_syncing_are_noted_and_cannot_be_undone() {
 
 /// Waits until something holds.
 async fn comes_true(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..400 {
+    for _ in 0..1200 {
         if holds() {
             return;
         }

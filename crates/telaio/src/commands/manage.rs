@@ -229,14 +229,14 @@ fn agreed(
     input: &mut impl BufRead,
     out: &mut impl Write,
 ) -> Result<bool, CommandError> {
-    let asking = (|| {
+    let mut asking = || -> std::io::Result<bool> {
         write!(out, "{preview}Do it? [y/N] ")?;
         out.flush()?;
         let mut line = String::new();
         input.take(ANSWER_BYTES_MAX).read_line(&mut line)?;
         Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
-    })();
-    asking.map_err(|error: std::io::Error| CommandError::Failed(error.into()))
+    };
+    asking().map_err(|error| CommandError::Failed(error.into()))
 }
 
 fn read<T: DeserializeOwned>(answer: &str) -> Result<T, CommandError> {

@@ -58,22 +58,15 @@ impl Asked {
 /// One question, and what came of it last.
 struct Question<T> {
     said: Arc<Mutex<Option<(Instant, T)>>>,
-    /// Since when the answer is owed; one asks at a time.
-    owed: Arc<Mutex<Option<Instant>>>,
-}
-
-/// The answer is here, or will never be.
-struct Owed(Arc<Mutex<Option<Instant>>>);
-
-impl Drop for Owed {
-    fn drop(&mut self) {
-        *self.0.lock() = None;
-    }
+    /// Held by who asks.
+    asking: Arc<tokio::sync::Mutex<()>>,
+    /// Since when there has been no answer to what was asked.
+    silent: Arc<Mutex<Option<Instant>>>,
 }
 
 impl<T> Default for Question<T> {
     fn default() -> Self {
-        Self { said: Arc::default(), owed: Arc::default() }
+        Self { said: Arc::default(), asking: Arc::default(), silent: Arc::default() }
     }
 }
 
@@ -85,13 +78,19 @@ impl<T: Clone + Send + 'static> Question<T> {
         age_max: Duration,
     ) -> Option<T> {
         let begun = Instant::now();
-        if let Some(owed) = self.owe(begun) {
-            let said = Arc::clone(&self.said);
+        if let Ok(turn) = Arc::clone(&self.asking).try_lock_owned() {
+            let (said, silent) = (Arc::clone(&self.said), Arc::clone(&self.silent));
+            silent.lock().get_or_insert(begun);
             let work = tokio::spawn(async move {
-                if let Some(answer) = asking.await {
+                let answer = asking.await;
+                // Who says at once that there is nobody does not hang.
+                if answer.is_some() || begun.elapsed() < SILENCE_MAX {
+                    *silent.lock() = None;
+                }
+                if let Some(answer) = answer {
                     *said.lock() = Some((Instant::now(), answer));
                 }
-                drop(owed);
+                drop(turn);
             });
             // Whoever waits too long goes without; the question stands.
             let _ = tokio::time::timeout(WAIT_MAX, work).await;
@@ -101,18 +100,8 @@ impl<T: Clone + Send + 'static> Question<T> {
         (*at >= begun || at.elapsed() <= age_max).then(|| answer.clone())
     }
 
-    /// Takes the turn to ask, unless somebody has it.
-    fn owe(&self, now: Instant) -> Option<Owed> {
-        let mut owed = self.owed.lock();
-        if owed.is_some() {
-            return None;
-        }
-        *owed = Some(now);
-        Some(Owed(Arc::clone(&self.owed)))
-    }
-
     fn is_owed(&self) -> bool {
-        self.owed.lock().is_some_and(|since| since.elapsed() > SILENCE_MAX)
+        self.silent.lock().is_some_and(|since| since.elapsed() > SILENCE_MAX)
     }
 }
 
@@ -128,8 +117,7 @@ mod tests {
         assert_eq!(question.ask(async { Some(1) }, LONG).await, Some(1));
         assert_eq!(question.ask(std::future::pending(), LONG).await, Some(1));
         // It hangs still: nothing more is asked.
-        let asked = async { panic!("one question at a time") };
-        assert_eq!(question.ask(asked, LONG).await, Some(1));
+        assert_eq!(question.ask(async { Some(3) }, LONG).await, Some(1));
         assert_eq!(question.ask(async { Some(2) }, Duration::ZERO).await, None, "too old");
     }
 
@@ -139,7 +127,7 @@ mod tests {
         let (tell, told) = tokio::sync::oneshot::channel();
         assert_eq!(question.ask(async { told.await.ok() }, LONG).await, None);
         tell.send(7).unwrap();
-        while question.said.lock().is_none() || question.owed.lock().is_some() {
+        while question.said.lock().is_none() || question.asking.try_lock().is_err() {
             tokio::task::yield_now().await;
         }
         assert_eq!(question.ask(async { None }, LONG).await, Some(7), "and stays for a while");
