@@ -67,7 +67,7 @@ fn what_is_decided_at_a_brain_moves_requests_of_its_nodes() {
     let brain = Agent::start(&["brain", &manifests.source(), "--api-listen=127.0.0.1:0"]);
     let entry = brain.wait_log("serving the Global and Local API");
     let source = format!("--source=brain:http://{}", entry["api"].as_str().unwrap());
-    let plane = Ingress::start_from(manifests, &source, "same", &[]);
+    let plane = Ingress::start_from(manifests, &source, "same", &["--classless-ingresses=true"]);
     wait_answers(&plane, &["one", "two"]);
     let address = two.address.ip().to_string();
     let here = manage(&plane.agent, &["drain", "shop/web", "--address", &address]);
