@@ -59,6 +59,25 @@ fn a_backend_that_is_added_by_hand_gets_requests_until_it_is_removed() {
 }
 
 #[test]
+fn a_resync_tells_the_ingress_everything_again_and_requests_go_on() {
+    let (_one, two, plane) = two();
+    wait_answers(&plane, &["one", "two"]);
+    let shown = managed(&plane.agent, &["overrides", "resync", "--dry-run"]);
+    assert!(shown.contains("the ingress gets all routes again"), "{shown}");
+    for _ in 0..5 {
+        managed(&plane.agent, &["overrides", "resync"]);
+        for _ in 0..20 {
+            assert_eq!(ask(plane.http, "a.example.com", "/").status, 200);
+        }
+    }
+    // What is followed now is followed as before.
+    managed(&plane.agent, &["drain", "shop/web", &two.address.ip().to_string()]);
+    wait_answers(&plane, &["one"]);
+    managed(&plane.agent, &["overrides", "resync"]);
+    assert_eq!(ask(plane.http, "a.example.com", "/").backend().as_deref(), Some("one"));
+}
+
+#[test]
 fn what_is_decided_at_a_brain_moves_requests_of_its_nodes() {
     let (one, two) = (Echo::start("one"), Echo::start_at("two", "127.0.0.2"));
     let manifests = Manifests::empty();
