@@ -18,5 +18,6 @@ mod stage;
 mod cleanup;
 mod cni;
 mod flannel;
+mod life;
 mod nodes;
 mod policy;
