@@ -15,6 +15,7 @@
 //! costs the requests that run and nothing else: connections wait in the sockets meanwhile.
 
 mod access_log;
+mod changes;
 mod control;
 mod handover;
 mod link;
@@ -25,7 +26,7 @@ mod view;
 mod worker;
 
 pub(crate) use access_log::LogFiles;
-pub(crate) use control::ControlError;
+pub(crate) use control::{ControlError, IngressControl};
 pub(crate) use handover::{Handover, claim};
 pub(crate) use link::Sockets;
 pub(crate) use plane::{IngressPlane, IngressState, PlaneOptions, listen};
