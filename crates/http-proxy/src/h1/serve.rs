@@ -585,7 +585,8 @@ impl<S: Io> Connection<S> {
             forwarding,
             stop: &self.stop,
             flight: &flight,
-            retry_on: state.retry_statuses(),
+            retry_on: state.retry_statuses(&exchange.request.method),
+            retry_until: state.retry_until(),
             answered: None,
         };
         let mut relay = Relay::new(
@@ -679,6 +680,7 @@ struct Responding<'a> {
     stop: &'a Stop,
     flight: &'a Flight,
     retry_on: Option<RetryOn>,
+    retry_until: Option<Instant>,
     answered: Option<Instant>,
 }
 
@@ -688,6 +690,7 @@ impl Respond for Responding<'_> {
         self.answered = Some(now);
         self.flight.answered(clock::nanos(now));
         self.retry_on.is_some_and(|on| on.status(response.status.as_u16()))
+            && self.retry_until.is_none_or(|until| now < until)
     }
 
     fn edit(&mut self, request: &RequestHead, response: &mut ResponseHead) {
