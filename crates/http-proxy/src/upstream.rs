@@ -28,6 +28,7 @@ pub use connect::{Connection, UpstreamStream};
 
 use crate::balance::{LoadBalancer, StickyKey};
 use crate::clock;
+use crate::head::{RequestHead, cookie};
 use crate::table::{Backend, BackendId, TableChange, UpstreamProtocol};
 use crate::tls::{self, Verify, upstream::Offer};
 
@@ -82,6 +83,14 @@ impl Upstream {
     /// Its settings; the endpoints are not among them.
     pub fn settings(&self) -> arc_swap::Guard<Arc<Backend>> {
         self.settings.load()
+    }
+
+    /// Whether a client has been given one of the endpoints, by a cookie, and can stay there.
+    pub fn has_place_of(&self, request: &RequestHead) -> bool {
+        let settings = self.settings();
+        let Some(sticky) = &settings.sticky else { return false };
+        let own = cookie(&request.headers, &sticky.cookie);
+        own.is_some_and(|own| self.balancer.is_place(own))
     }
 
     /// Connections to all endpoints, idle ones too.

@@ -341,6 +341,7 @@ async fn another_server_is_asked_before_the_cache() {
         signin_redirect_param: "rd".into(),
         response_headers: vec![],
         set_headers: vec![],
+        request_redirect: None,
         always_set_cookie: false,
         cache: Duration::ZERO,
         cache_key: None,

@@ -88,6 +88,7 @@ pub struct ForwardFilter {
     url: Template,
     method: Method,
     signin: Option<Template>,
+    request_redirect: Option<Template>,
     /// How long grants are remembered, and by what beside the question itself.
     memory: Option<(Duration, Option<Template>)>,
 }
@@ -125,6 +126,11 @@ impl ForwardFilter {
             memory,
             url: Template::parse(&settings.url)?,
             signin: settings.signin.as_deref().map(Template::parse).transpose()?,
+            request_redirect: settings
+                .request_redirect
+                .as_deref()
+                .map(Template::parse)
+                .transpose()?,
             method,
             settings,
         })
@@ -213,11 +219,13 @@ impl ForwardFilter {
         let original =
             format!("{}://{}{}", head.scheme.as_str(), head.authority(), head.path_and_query());
         let address = head.client.address.to_canonical().to_string();
+        let redirect = self.request_redirect.as_ref();
+        let redirect = redirect.map_or_else(|| head.path_and_query(), |it| it.fill(head));
         for (name, value) in [
             ("host", host.as_str()),
             ("x-original-url", original.as_str()),
             ("x-original-method", head.method.as_str()),
-            ("x-auth-request-redirect", &head.path_and_query()),
+            ("x-auth-request-redirect", &redirect),
             ("x-forwarded-for", address.as_str()),
             ("x-forwarded-host", head.authority()),
             ("x-forwarded-method", head.method.as_str()),

@@ -274,6 +274,7 @@ fn what_an_authenticating_server_does_not_say_the_client_does_not_say_either() {
         signin_redirect_param: "".into(),
         response_headers: vec!["X-User".into(), "X-Groups".into()],
         set_headers: Vec::new(),
+        request_redirect: None,
         always_set_cookie: false,
         cache: Duration::ZERO,
         cache_key: None,

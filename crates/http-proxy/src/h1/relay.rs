@@ -86,9 +86,11 @@ enum Stage {
 }
 
 /// What a try may take.
-#[derive(Clone, Copy)]
 pub(crate) struct Bounds<'a> {
     pub(crate) policy: &'a Policy,
+    /// The deadline, kept with the endpoint's connection: those are used again and again, while a
+    /// client's may have one request only.
+    pub(crate) timer: &'a mut Timer,
     /// When the try began.
     pub(crate) begun: Instant,
     /// When the whole request must be over.
@@ -104,6 +106,7 @@ pub(crate) struct Relay<'a, S, U, R> {
     pub(crate) from_upstream: Buffer,
     framing: RequestFraming,
     policy: &'a Policy,
+    timer: &'a mut Timer,
     timeouts: &'a Timeouts,
     /// The time, as long as nothing was waited for.
     now: Option<Instant>,
@@ -149,7 +152,7 @@ where
         framing: RequestFraming,
         bounds: Bounds<'a>,
     ) -> Self {
-        let Bounds { policy, begun, overall } = bounds;
+        let Bounds { policy, timer, begun, overall } = bounds;
         exchange.to_client.clear();
         Self {
             client,
@@ -159,6 +162,7 @@ where
             from_upstream: Buffer::default(),
             framing,
             policy,
+            timer,
             timeouts: &policy.timeouts,
             now: Some(begun),
             overall,
@@ -208,7 +212,7 @@ where
                 self.progress = false;
                 self.set_timer();
             }
-            if self.client.timer.poll_expired(cx) {
+            if self.timer.poll_expired(cx) {
                 return Poll::Ready(Err(self.expired()));
             }
         }
@@ -224,7 +228,7 @@ where
         };
         let now = self.now.take().unwrap_or_else(Instant::now);
         let at = after(now, wait);
-        self.client.timer.set(self.overall.map_or(at, |overall| overall.min(at)));
+        self.timer.set(self.overall.map_or(at, |overall| overall.min(at)));
     }
 
     /// Whether it is the endpoint that does not take what there is of the request.

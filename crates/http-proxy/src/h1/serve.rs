@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::{Method, StatusCode, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -27,6 +28,7 @@ use crate::proxy::forward::is_gateway_error;
 use crate::proxy::{Decision, Forwarding, HttpProxy, Outcome};
 use crate::reply::Reply;
 use crate::table::RetryOn;
+use crate::tls::Rewind;
 use crate::upstream::connect::Io;
 
 /// How much a client that was refused may still send before it is cut off: closing while bytes
@@ -92,20 +94,11 @@ pub async fn serve<S: Io>(
     scheme: Scheme,
     stop: Stop,
 ) {
-    let timeouts = proxy.settings().timeouts;
-    let now = Instant::now();
-    let client = Client {
-        io,
-        buffer: Buffer::default(),
-        // The first request of a connection is expected as soon as a head.
-        timer: Timer::new(after(now, timeouts.head)),
-    };
-    let mut connection =
-        Connection { proxy, client, info, scheme, stop, stopped: None, ended: None };
-    while connection.serve_one().await {}
+    Connection::new(proxy, io, &[], info, scheme, stop).serve().await;
 }
 
-struct Connection<S> {
+/// A client's connection.
+pub(crate) struct Connection<S> {
     proxy: Arc<HttpProxy>,
     client: Client<S>,
     info: ClientInfo,
@@ -129,6 +122,50 @@ enum Waited {
 }
 
 impl<S: Io> Connection<S> {
+    /// A connection of which `first` was read.
+    pub(crate) fn new(
+        proxy: Arc<HttpProxy>,
+        io: S,
+        first: &[u8],
+        info: ClientInfo,
+        scheme: Scheme,
+        stop: Stop,
+    ) -> Self {
+        let buffer = if first.is_empty() { Buffer::default() } else { Buffer::holding(first) };
+        // The first request of a connection is expected as soon as a head.
+        let timer = Timer::new(after(Instant::now(), proxy.settings().timeouts.head));
+        let client = Client { io, buffer, timer };
+        Self { proxy, client, info, scheme, stop, stopped: None, ended: None }
+    }
+
+    /// Whether the client's first bytes are these; `None` if too few came to tell.
+    pub(crate) async fn begins_with(&mut self, bytes: &[u8]) -> Option<bool> {
+        let room = self.proxy.settings().limits.head_bytes_max;
+        loop {
+            let first = self.client.buffer.filled();
+            if first.starts_with(bytes) {
+                return Some(true);
+            }
+            if !bytes.starts_with(first) {
+                return Some(false);
+            }
+            match self.fill(room, first.is_empty()).await {
+                Ok(Some(count)) if count > 0 => {}
+                _ => return None,
+            }
+        }
+    }
+
+    /// The connection, from its first byte that was not used.
+    pub(crate) fn into_io(self) -> Rewind<S> {
+        Rewind::with(Bytes::copy_from_slice(self.client.buffer.filled()), self.client.io)
+    }
+
+    /// Serves it until either side closes it.
+    pub(crate) async fn serve(mut self) {
+        while self.serve_one().await {}
+    }
+
     /// Serves one request; whether another may follow.
     async fn serve_one(&mut self) -> bool {
         let length = match self.wait_for_head().await {
@@ -533,7 +570,7 @@ impl<S: Io> Connection<S> {
             }
         };
         let reused = connection.reused;
-        let Ok(stream) = connection.stream() else {
+        let Ok((stream, timer)) = connection.parts() else {
             return Attempt::failed(ErrorKind::Internal("a connection without a stream").into());
         };
         exchange.to_upstream.clear();
@@ -557,7 +594,7 @@ impl<S: Io> Connection<S> {
             exchange,
             &mut respond,
             framing,
-            Bounds { policy, begun: if reused { begun } else { Instant::now() }, overall },
+            Bounds { policy, timer, begun: if reused { begun } else { Instant::now() }, overall },
         );
         let end = relay.run().await;
         let repeatable = relay.can_repeat();

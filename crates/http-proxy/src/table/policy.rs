@@ -51,6 +51,8 @@ pub struct RetryOn {
     pub timeout: bool,
     /// These statuses, as bits: see [`RetryOn::with_status`].
     statuses: u16,
+    /// An answer whose head cannot be read.
+    pub invalid_header: bool,
     /// Also methods that are not idempotent (ingress-nginx' `non_idempotent`).
     pub non_idempotent: bool,
 }
@@ -80,7 +82,13 @@ impl RetryOn {
 
 impl Default for RetryOn {
     fn default() -> Self {
-        Self { connection: true, timeout: true, statuses: 0, non_idempotent: false }
+        Self {
+            connection: true,
+            timeout: true,
+            statuses: 0,
+            invalid_header: false,
+            non_idempotent: false,
+        }
     }
 }
 
@@ -225,6 +233,8 @@ pub struct ForwardAuth {
     pub response_headers: Vec<Arc<str>>,
     /// Fields to set on the question.
     pub set_headers: Vec<(Arc<str>, Arc<str>)>,
+    /// Its `X-Auth-Request-Redirect`, a text with names in it; `None` is the request's path and query.
+    pub request_redirect: Option<Arc<str>>,
     /// Whether its cookies are given to the client also when it refused.
     pub always_set_cookie: bool,
     /// How long its answer holds for the same request with the same credentials; zero never.

@@ -141,6 +141,12 @@ impl Connection {
         self.stream.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
+    /// What carries it, and the deadline of what its request waits for.
+    pub(crate) fn parts(&mut self) -> io::Result<(&mut UpstreamStream, &mut Timer)> {
+        let stream = self.stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        Ok((stream, &mut self.timer))
+    }
+
     /// Sets the deadline of what its request waits for.
     pub(crate) fn set_deadline(&mut self, at: Instant) {
         self.timer.set(at);

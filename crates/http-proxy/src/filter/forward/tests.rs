@@ -13,6 +13,7 @@ fn settings(url: &str) -> ForwardAuth {
         signin_redirect_param: "".into(),
         response_headers: vec!["X-User".into()],
         set_headers: Vec::new(),
+        request_redirect: None,
         always_set_cookie: false,
         cache: Duration::ZERO,
         cache_key: None,
