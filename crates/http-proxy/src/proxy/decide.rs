@@ -156,7 +156,7 @@ impl HttpProxy {
         let Some(upstream) = route.choose(request, clock::chance() as u32) else {
             return Decision::Refuse(ErrorKind::NoEndpoint, Some(Arc::clone(route)));
         };
-        let (key, sticky) = pick_by(upstream, request);
+        let (key, sticky) = pick_by(route, upstream, request);
         let keyed = policy.cache.as_ref().and_then(|_| cache_key(route, upstream, request));
         let forwarding = Forwarding {
             route: RouteInUse::new(route),
@@ -198,9 +198,14 @@ fn cache_key(route: &Compiled, upstream: &Upstream, request: &RequestHead) -> Op
 }
 
 /// What a backend's choice of an endpoint goes by.
-fn pick_by(upstream: &Upstream, request: &RequestHead) -> (u64, Option<String>) {
+fn pick_by(
+    route: &Compiled,
+    upstream: &Arc<Upstream>,
+    request: &RequestHead,
+) -> (u64, Option<String>) {
     let settings = upstream.settings();
-    let sticky = settings.sticky.as_ref();
+    let keeper = route.keeper(upstream).settings();
+    let sticky = keeper.sticky.as_ref();
     let sticky = sticky.and_then(|sticky| cookie(&request.headers, &sticky.cookie));
     let Balance::Hash(key) = &settings.balance else { return (0, sticky.map(str::to_owned)) };
     let key = match key {
@@ -218,7 +223,7 @@ impl Forwarding {
     /// The last edits of a response that came from this endpoint.
     pub fn edit_response(&self, request: &RequestHead, response: &mut ResponseHead, peer: &Peer) {
         self.route.filters.edit_response(&self.passed, request, response);
-        let settings = self.upstream.settings();
+        let settings = self.route.keeper(&self.upstream).settings();
         // Who was elsewhere only because its own endpoint failed comes back to it, unless asked otherwise.
         let keeps = |cookie: &str| {
             cookie == peer.cookie()
