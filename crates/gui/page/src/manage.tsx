@@ -18,8 +18,8 @@ export interface Ask {
   /** It lasts, so it can end by itself. */
   lasts: boolean;
   danger?: boolean;
-  /** The action, or what is missing for it. */
-  action: (fields: Fields) => Action | string;
+  /** The action, or what is missing for it; a number is the entry of the audit log that is to be undone. */
+  action: (fields: Fields) => Action | string | number;
   fields?: FieldSpec[];
 }
 
@@ -71,20 +71,23 @@ export function ActButton({ question, children, class: kind = '' }: { question: 
   return <button type="button" class={`btn ${kind}`} onClick={() => ask(question())}>{children}</button>;
 }
 
-export async function takeBack(id: number): Promise<void> {
-  try {
-    const result = await undo(id);
-    toast(sentence(result.summary));
-  } catch (error) {
-    toast(`Not undone: ${why(error)}`, { bad: true });
-  }
+/** Asks the agent to do it, or only what it would touch. */
+function send(action: Action | number, how: { dry_run: boolean; reason: string; for_s: number | null }): Promise<ActionResult> {
+  if (typeof action === 'number') return undo(action, { dry_run: how.dry_run, reason: how.reason });
+  return act({ action, ...how });
 }
 
 function done(result: ActionResult): void {
   const { id } = result;
   const until = result.until_ms ? `, until ${moment(result.until_ms - skewMs.value)}` : '';
-  if (result.undoable && id != null) toast(sentence(result.summary) + until, { undo: () => takeBack(id) });
-  else toast(sentence(result.summary) + until);
+  const said = sentence(result.summary) + until;
+  if (result.undoable && id != null) toast(said, { undo: () => ask(undoing(id, result.summary)) });
+  else toast(said);
+}
+
+/** The question before an action is undone. */
+export function undoing(id: number, summary: string): Ask {
+  return { title: `Undo #${id}`, about: `It was: ${summary}.`, verb: 'Undo', lasts: false, action: () => id };
 }
 
 export function ActionDialog() {
@@ -127,7 +130,7 @@ function Dialog({ question }: { question: Ask }) {
     if (typeof action === 'string') return;
     let gone = false;
     const timer = setTimeout(() => {
-      act({ action, dry_run: true, reason: '', for_s: null }).then(
+      send(action, { dry_run: true, reason: '', for_s: null }).then(
         (result) => !gone && setPreview(result),
         (error: unknown) => !gone && setProblem(why(error)),
       );
@@ -146,7 +149,7 @@ function Dialog({ question }: { question: Ask }) {
     if (typeof action === 'string' || busy) return;
     setBusy(true);
     try {
-      const result = await act({ action, dry_run: false, reason: because.trim(), for_s: forS });
+      const result = await send(action, { dry_run: false, reason: because.trim(), for_s: forS });
       close();
       done(result);
     } catch (error) {
