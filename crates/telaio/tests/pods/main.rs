@@ -21,3 +21,4 @@ mod first;
 mod flannel;
 mod nodes;
 mod policy;
+mod rules;
