@@ -301,7 +301,6 @@ pub(crate) fn link(message: &Message<'_>) -> Option<Link> {
         master: attributes.ne32(IFLA_MASTER).map(LinkIndex),
         group: attributes.ne32(IFLA_GROUP).unwrap_or(0),
         mac: attributes.get(IFLA_ADDRESS).and_then(|mac| Some(Mac(mac.try_into().ok()?))),
-        port: attributes.nested(IFLA_LINKINFO).and_then(crate::rtnl::read_port),
         vxlan: of_kind("vxlan").and_then(vxlan),
         filters_vlans: of_kind("bridge").and_then(|data| data.u8(BR_VLAN_FILTERING)) == Some(1),
         port: attributes.nested(IFLA_LINKINFO).and_then(crate::rtnl::read_port),
