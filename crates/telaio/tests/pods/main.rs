@@ -22,3 +22,4 @@ mod flannel;
 mod life;
 mod nodes;
 mod policy;
+mod rules;

@@ -181,7 +181,8 @@ pub(crate) struct Stage {
     pub(crate) a: Agent,
     pub(crate) b: Agent,
     manifests: TempDir,
-    _switch: telaio_testkit::machine::Machine,
+    /// What both hang on; it has addresses, too, and so is somebody outside.
+    pub(crate) switch: telaio_testkit::machine::Machine,
 }
 
 impl Stage {
@@ -193,7 +194,7 @@ impl Stage {
             a: Agent::new(a),
             b: Agent::new(b),
             manifests: tempfile::tempdir().unwrap(),
-            _switch: switch,
+            switch,
         };
         stage.write("node-a", &node("node-a", 1));
         stage.write("node-b", &node("node-b", 2));
