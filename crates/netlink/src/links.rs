@@ -75,12 +75,12 @@ pub struct Link {
     pub group: u32,
     /// Its hardware address, if it has one of six bytes.
     pub mac: Option<Mac>,
-    /// What it may do as a port of a bridge, if it is one.
-    pub port: Option<BridgePort>,
     /// Of a vxlan link what it was told.
     pub vxlan: Option<VxlanState>,
     /// It is a bridge that tells virtual networks apart.
     pub filters_vlans: bool,
+    /// What it may do as a port of a bridge, if it is one.
+    pub port: Option<BridgePort>,
 }
 
 impl Link {
@@ -301,9 +301,9 @@ pub(crate) fn link(message: &Message<'_>) -> Option<Link> {
         master: attributes.ne32(IFLA_MASTER).map(LinkIndex),
         group: attributes.ne32(IFLA_GROUP).unwrap_or(0),
         mac: attributes.get(IFLA_ADDRESS).and_then(|mac| Some(Mac(mac.try_into().ok()?))),
-        port: attributes.nested(IFLA_LINKINFO).and_then(crate::rtnl::read_port),
         vxlan: of_kind("vxlan").and_then(vxlan),
         filters_vlans: of_kind("bridge").and_then(|data| data.u8(BR_VLAN_FILTERING)) == Some(1),
+        port: attributes.nested(IFLA_LINKINFO).and_then(crate::rtnl::read_port),
     })
 }
 

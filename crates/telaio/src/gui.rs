@@ -3,8 +3,11 @@
 //! Everything is read where it is: services from the store, figures from the monitor, routes and
 //! requests from the ingress worker by its link. Nothing is asked of the worker but by
 //! [`AdminAgent::figures`], once a tick, and [`AdminAgent::network`], at most once a tick while
-//! somebody looks.
+//! somebody looks; and a worker that does not answer delays neither for longer than a moment.
 
+#[cfg(unix)]
+mod asked;
+mod command_line;
 mod events;
 mod flows;
 mod health;
@@ -13,8 +16,9 @@ mod items;
 mod routes;
 mod show;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -27,7 +31,8 @@ use telaio_gui::values::service::{Rules, ServiceDetail};
 use telaio_gui::values::trace::{TraceAnswer, TraceQuestion};
 use telaio_gui::values::{Key, Role};
 use telaio_gui::{
-    Agent, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings, Network, Refusal,
+    Agent, AgentName, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings, Network,
+    Refusal,
 };
 use telaio_model::{Kind, Object, ObjectKey, Override};
 use telaio_source::SourceSpec;
@@ -41,6 +46,9 @@ use crate::proxy_settings::ProxySettings;
 
 /// The file of the token that may do everything, in the state directory.
 pub(crate) const TOKEN_FILE: &str = "admin.token";
+
+/// Agents remove what has ended within so many seconds of each other.
+const ENDED_SPREAD_S: u64 = 30;
 
 /// Removes what the admin API keeps in a state directory: what is gone, and what could not be removed.
 pub(crate) fn remove_ours(state_dir: &Path) -> (Vec<String>, Vec<String>) {
@@ -84,17 +92,21 @@ pub(crate) struct AdminAgent {
     store: Option<Arc<Store>>,
     context: Option<NodeContext>,
     spec: SourceSpec,
+    state_dir: PathBuf,
     programming: Option<Programming>,
     writer: OverrideWriter,
     client: Option<Client>,
     started_ms: i64,
-    /// Held while the kernel's rules are read for somebody.
-    reading: tokio::sync::Mutex<()>,
+    /// Held while the kernel's rules are read for somebody, and while rules are compiled for a trace.
+    reading: Arc<tokio::sync::Mutex<()>>,
+    tracing: Arc<tokio::sync::Mutex<()>>,
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is no pods plane"))]
     overlay: String,
     flows: flows::Flows,
     #[cfg(unix)]
-    stats: routes::StatsKept,
+    stats: Arc<routes::StatsKept>,
+    #[cfg(unix)]
+    asked: asked::Asked,
 }
 
 /// The admin API, ready to be served.
@@ -154,7 +166,12 @@ pub(crate) async fn admin(
             programs,
         ));
     }
-    let audit = AuditLog::open(state_dir).map_err(|error| {
+    let name = match &options.node {
+        Some(node) => AgentName::node(node.as_str()),
+        None => AgentName::brain(crate::node_name::host_name()),
+    };
+    let spread_s = name.spread(ENDED_SPREAD_S);
+    let audit = AuditLog::open(state_dir, name).map_err(|error| {
         CommandError::failed(format!("{}: {error}", state_dir.join("audit.log").display()))
     })?;
     let agent = AdminAgent {
@@ -162,22 +179,31 @@ pub(crate) async fn admin(
         monitor: options.monitor,
         store: options.store,
         spec: options.spec,
+        state_dir: state_dir.to_owned(),
         programming: options.programming,
         writer,
         client,
         started_ms: now_ms(),
-        reading: tokio::sync::Mutex::default(),
+        reading: Arc::default(),
+        tracing: Arc::default(),
         overlay: options.overlay,
         flows: flows::Flows::default(),
         #[cfg(unix)]
-        stats: routes::StatsKept::default(),
+        stats: Arc::default(),
+        #[cfg(unix)]
+        asked: asked::Asked::default(),
     };
     let guard = GuardSettings {
         tokens,
         hosts: listen.admin.admin_host.iter().map(|host| host.to_ascii_lowercase()).collect(),
         tls: tls.is_some(),
     };
-    let settings = GuiSettings { guard, ..GuiSettings::default() };
+    let mut settings = GuiSettings { guard, ..GuiSettings::default() };
+    // Of many agents the first will do; the others find it done.
+    settings.ended_grace += Duration::from_secs(spread_s);
+    if let Some(grace) = listen.admin.admin_ended_grace {
+        settings.ended_grace = grace;
+    }
     Ok(Admin { server: GuiServer::new(settings, Arc::new(agent), events, audit), tls })
 }
 
@@ -218,6 +244,13 @@ impl AdminAgent {
     }
 }
 
+fn refusal(error: WriteError) -> Refusal {
+    match error {
+        WriteError::Conflict(_) | WriteError::TooMany(_) => Refusal::Conflict(error.to_string()),
+        _ => Refusal::Unavailable(error.to_string()),
+    }
+}
+
 impl Agent for AdminAgent {
     fn status(&self) -> String {
         serde_json::to_string_pretty(&self.monitor.report()).unwrap_or_default() + "\n"
@@ -227,7 +260,7 @@ impl Agent for AdminAgent {
         async {
             let figures = self.health_figures();
             #[cfg(unix)]
-            let figures = Figures { http: self.http_figures().await, ..figures };
+            let figures = Figures { http: self.asked.figures(&self.monitor).await, ..figures };
             figures
         }
         .boxed()
@@ -240,13 +273,13 @@ impl Agent for AdminAgent {
     fn network(&self) -> BoxFuture<'_, Network> {
         async {
             #[cfg(unix)]
-            let known = self.ask_worker().await;
+            let known = self.asked.all(&self.monitor, &self.stats).await;
             self.flows.look(self.store.as_deref(), self.programming.as_ref()).await;
             let mut network = Network { at_ms: now_ms(), ..Network::default() };
             self.add_services(&mut network);
             self.add_pods(&mut network);
             #[cfg(unix)]
-            self.add_routes(&mut network, known);
+            self.add_routes(&mut network, known.as_deref());
             network
         }
         .boxed()
@@ -282,7 +315,11 @@ impl Agent for AdminAgent {
 
     fn resync(&self) -> Result<Vec<String>, Refusal> {
         let loops: Vec<_> = self.monitor.sync_loops().collect();
-        if loops.is_empty() {
+        #[cfg(unix)]
+        let ingress = self.monitor.ingress();
+        #[cfg(not(unix))]
+        let ingress: Option<()> = None;
+        if loops.is_empty() && ingress.is_none() {
             return Err(Refusal::Unavailable("nothing is programmed here".to_owned()));
         }
         for handle in &loops {
@@ -290,7 +327,26 @@ impl Agent for AdminAgent {
             handle.resync();
             handle.drift_suspected();
         }
+        #[cfg(unix)]
+        if let Some(ingress) = ingress {
+            ingress.resync();
+        }
         Ok(vec![format!("{} sync loops", loops.len())])
+    }
+
+    fn ended(&self) -> Vec<Arc<Override>> {
+        self.store.as_ref().map(|store| store.ended_overrides()).unwrap_or_default()
+    }
+
+    fn remove_ended(
+        &self,
+        ended: Vec<Arc<Override>>,
+    ) -> BoxFuture<'_, Result<Vec<ObjectKey>, Refusal>> {
+        async move {
+            let seen = ended.iter().map(|it| Override::clone(it)).collect();
+            self.writer.remove_seen(seen).await.map_err(refusal)
+        }
+        .boxed()
     }
 
     fn overrides(&self) -> Vec<Arc<Override>> {
@@ -309,15 +365,7 @@ impl Agent for AdminAgent {
         &self,
         changes: Vec<(ObjectKey, Option<Override>)>,
     ) -> BoxFuture<'_, Result<(), Refusal>> {
-        async {
-            self.writer.write(changes).await.map_err(|error| match error {
-                WriteError::Conflict(_) | WriteError::TooMany(_) => {
-                    Refusal::Conflict(error.to_string())
-                }
-                _ => Refusal::Unavailable(error.to_string()),
-            })
-        }
-        .boxed()
+        async { self.writer.write(changes).await.map_err(refusal) }.boxed()
     }
 
     fn read_only_because(&self) -> Option<String> {

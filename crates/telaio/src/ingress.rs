@@ -26,7 +26,7 @@ mod view;
 mod worker;
 
 pub(crate) use access_log::LogFiles;
-pub(crate) use control::ControlError;
+pub(crate) use control::{ControlError, IngressControl};
 pub(crate) use handover::{Handover, claim};
 pub(crate) use link::Sockets;
 pub(crate) use plane::{IngressPlane, IngressState, PlaneOptions, listen};

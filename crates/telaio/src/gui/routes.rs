@@ -16,7 +16,7 @@ use telaio_http_proxy::watch::snapshot::{
 use telaio_model::{Override, OverrideTarget};
 
 use super::AdminAgent;
-use crate::ingress::ControlError;
+use crate::ingress::{ControlError, IngressControl, IngressState};
 
 /// A certificate that ends within so many seconds is to be looked at.
 const EXPIRING_S: i64 = 30 * 86_400;
@@ -38,6 +38,36 @@ pub(super) struct Known {
     table: RouteTable,
     certificates: Vec<CertificateInfo>,
     stats: Stats,
+}
+
+impl Known {
+    /// Asks the worker for all that lists show.
+    pub(super) async fn ask(control: &IngressControl, kept: &StatsKept) -> Option<Self> {
+        let table = control.routes().await.ok()?;
+        let certificates = control.certificates().await.ok()?;
+        let stats = control.stats().await.ok()?;
+        kept.take(&stats, &table);
+        Some(Self { table, certificates, stats })
+    }
+}
+
+/// The figures of HTTP, if there is a worker that says them.
+pub(super) async fn http_figures(ingress: &IngressState) -> Option<HttpFigures> {
+    let totals = ingress.control().totals().await.ok()?;
+    let all = &totals.all;
+    Some(HttpFigures {
+        counter: totals.since_unix_ns,
+        classes: all.statuses,
+        durations: all.durations.to_vec(),
+        bounds_us: BOUNDS_US.to_vec(),
+        connections: totals.connections,
+        active: all.in_flight,
+        cache_hits: totals.cache.hits + totals.cache.stale_hits,
+        cache_misses: totals.cache.misses,
+        cache_entries: totals.cache.entries,
+        cache_bytes: totals.cache.bytes,
+        worker_restarts: ingress.restarts(),
+    })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures for eyes")]
@@ -152,36 +182,6 @@ fn add(to: &mut Counters, more: &Counters, with_latency: bool) {
 }
 
 impl AdminAgent {
-    /// The figures of HTTP, if there is a worker that says them.
-    pub(super) async fn http_figures(&self) -> Option<HttpFigures> {
-        let ingress = self.monitor.ingress()?;
-        let totals = ingress.control().totals().await.ok()?;
-        let all = &totals.all;
-        Some(HttpFigures {
-            counter: totals.since_unix_ns,
-            classes: all.statuses,
-            durations: all.durations.to_vec(),
-            bounds_us: BOUNDS_US.to_vec(),
-            connections: totals.connections,
-            active: all.in_flight,
-            cache_hits: totals.cache.hits + totals.cache.stale_hits,
-            cache_misses: totals.cache.misses,
-            cache_entries: totals.cache.entries,
-            cache_bytes: totals.cache.bytes,
-            worker_restarts: ingress.restarts(),
-        })
-    }
-
-    /// Asks the worker for all that lists show.
-    pub(super) async fn ask_worker(&self) -> Option<Known> {
-        let control = self.monitor.ingress()?.control();
-        let table = control.routes().await.ok()?;
-        let certificates = control.certificates().await.ok()?;
-        let stats = control.stats().await.ok()?;
-        self.stats.take(&stats, &table);
-        Some(Known { table, certificates, stats })
-    }
-
     /// Has the cache forget, or only counts what it would.
     pub(super) async fn purge_cache(&self, what: &Purge, counts: bool) -> Result<u64, Refusal> {
         let Some(ingress) = self.monitor.ingress() else {
@@ -202,7 +202,7 @@ impl AdminAgent {
         })
     }
 
-    pub(super) fn add_routes(&self, network: &mut Network, known: Option<Known>) {
+    pub(super) fn add_routes(&self, network: &mut Network, known: Option<&Known>) {
         let Some(Known { table, certificates, stats }) = known else { return };
         let now_s = now_ms() / 1000;
         network.certificates = certificates.iter().map(|it| certificate(it, now_s)).collect();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use telaio_brain::{LocalWatch, Wants};
 use telaio_gui::Refusal;
@@ -56,6 +57,8 @@ impl AdminAgent {
         let programming = self.programming()?.clone();
         let wanted = ObjectKey::new(key.namespace.as_str(), key.name.as_str());
         let node = self.node_name();
+        // A large table takes a while to read: one at a time, also when nobody waits for it any more.
+        let turn = Arc::clone(&self.reading).lock_owned().await;
         let ops = self.view(feeder::wants()).await?;
         let (mut with, mut without) = (State::default(), State::default());
         let mut found = false;
@@ -84,6 +87,7 @@ impl AdminAgent {
         }
         let key = key.clone();
         let work = move || -> Result<RulesShown, CommandError> {
+            let _turn = turn;
             let Programming { backend, settings, args } = &programming;
             let around = surroundings(settings, &node, &with)?;
             let compile =
@@ -110,8 +114,6 @@ impl AdminAgent {
             let (backend, origin) = ((*backend).to_owned(), origin.to_owned());
             Ok(RulesShown { service: key, backend, origin, text, notes })
         };
-        // A large table takes a while to read: one at a time.
-        let _turn = self.reading.lock().await;
         let done = tokio::task::spawn_blocking(work).await;
         done.map_err(|error| Refusal::Unavailable(error.to_string()))?.map_err(unavailable)
     }
@@ -137,10 +139,21 @@ impl AdminAgent {
         let proto = question.proto.as_deref().unwrap_or("tcp");
         let packet = packet_of(from, to, proto, question.iface.clone()).map_err(Refusal::Bad)?;
         let kernel = question.kernel.unwrap_or(false);
+        let to_text = format!("{to}/{proto}");
+        let mut command = self.trace_command().with("--backend", programming.backend);
+        command = command.with("--from", from).with("--to", &to_text);
+        if let Some(iface) = &question.iface {
+            command = command.with("--iface", iface);
+        }
+        let command = command.end() + if kernel { " --kernel" } else { "" };
         let node = self.node_name();
+        // One at a time of each, also when nobody waits for it any more.
+        let turns = if kernel { &self.reading } else { &self.tracing };
+        let turn = Arc::clone(turns).lock_owned().await;
         let ops = self.view(feeder::wants()).await?;
         let asked = packet.clone();
         let work = move || -> Result<Trace, CommandError> {
+            let _turn = turn;
             let Programming { backend, settings, args } = &programming;
             let mut state = State::default();
             for op in ops {
@@ -176,7 +189,7 @@ impl AdminAgent {
             steps: steps.collect(),
             endpoints: trace.endpoints.iter().map(ToString::to_string).collect(),
             masquerade: trace.masquerade,
-            command: format!("telaio trace --from {from} --to {to}/{proto}"),
+            command,
             ..TraceAnswer::default()
         })
     }
@@ -187,7 +200,7 @@ impl AdminAgent {
         let classless = matches!(self.spec, telaio_source::SourceSpec::Dir(_));
         let answer = crate::commands::trace_url_of(ops, classless, url).await;
         let mut answer = answer.map_err(unavailable)?;
-        answer.command = format!("telaio trace --url {url}");
+        answer.command = self.trace_command().with("--url", url).end();
         Ok(answer)
     }
 
