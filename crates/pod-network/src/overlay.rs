@@ -192,7 +192,7 @@ pub fn vtep_mac(cidrs: &[IpInet]) -> Mac {
 }
 
 impl Peer {
-    fn vtep_mac(&self) -> Result<Mac> {
+    pub(crate) fn vtep_mac(&self) -> Result<Mac> {
         match &self.vtep_mac {
             Some(text) => text.parse().map_err(|why| Error::Invalid {
                 field: "VtepMAC",
@@ -282,9 +282,9 @@ pub(crate) fn ensure_link(
 /// What packets to peers leave by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ground {
-    link: LinkIndex,
+    pub(crate) link: LinkIndex,
     /// The family of the addresses that peers are reached at.
-    is_ipv4: bool,
+    pub(crate) is_ipv4: bool,
 }
 
 /// What has to be there for a peer.

@@ -127,6 +127,13 @@ impl State {
         open.map_err(Error::io("cannot open", path))
     }
 
+    /// When a record of an attachment last came or went.
+    pub(crate) fn attachments_changed(&self) -> Result<std::time::SystemTime> {
+        let path = self.dir.join("attachments");
+        let changed = fs::metadata(&path).and_then(|it| it.modified());
+        changed.map_err(Error::io("cannot look at", path))
+    }
+
     /// With others who attach and detach.
     pub(crate) fn lock_shared(&self) -> Result<Lock> {
         let file = self.lock_file("lock")?;

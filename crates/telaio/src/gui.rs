@@ -5,32 +5,38 @@
 //! [`AdminAgent::figures`], once a tick, and [`AdminAgent::network`], at most once a tick while
 //! somebody looks.
 
+mod changes;
 mod events;
 mod flows;
 mod health;
 mod items;
+mod notices;
 #[cfg(unix)]
 mod routes;
 mod show;
+mod view_items;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use telaio_brain::{NodeContext, Store};
+use telaio_brain::{NodeContext, Store, Wants};
+use telaio_gateway::GatewaySettings;
+use telaio_gateway::class::ClassSettings;
 use telaio_gui::agent::now_ms;
 use telaio_gui::token::{self, Tokens};
 use telaio_gui::values::action::Purge;
 use telaio_gui::values::overview::Overview;
-use telaio_gui::values::service::{Rules, ServiceDetail};
+use telaio_gui::values::service::{EndpointItem, Rules, ServiceDetail};
 use telaio_gui::values::trace::{TraceAnswer, TraceQuestion};
 use telaio_gui::values::{Key, Role};
 use telaio_gui::{
     Agent, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings, Network, Refusal,
 };
-use telaio_model::{Kind, Object, ObjectKey, Override};
+use telaio_model::{ObjectKey, Override};
 use telaio_source::SourceSpec;
+use telaio_source::brain::BrainOptions;
 use telaio_source::kube::Client;
 use telaio_source::overrides::{OverrideWriter, WriteError};
 
@@ -74,8 +80,29 @@ pub(crate) struct AdminOptions {
     pub(crate) spec: SourceSpec,
     pub(crate) programming: Option<Programming>,
     pub(crate) overrides_namespace: String,
-    /// How pods of other nodes are reached: `vxlan` or `host-gw`; empty without the plane.
-    pub(crate) overlay: String,
+    /// What of the state the rules depend on.
+    pub(crate) wants: Wants,
+    /// How requests by URL are followed.
+    pub(crate) asking: UrlAsking,
+}
+
+/// How the ingress of this agent decides, for who asks what a request will meet.
+#[derive(Debug, Clone, Default)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is no ingress plane"))]
+pub(crate) struct UrlAsking {
+    /// Which Ingresses are ours, and whose certificate hosts have that have none.
+    pub(crate) gateway: GatewaySettings,
+    /// Where the ingress' view comes from, if a brain makes it.
+    pub(crate) brain: Option<BrainOptions>,
+}
+
+impl UrlAsking {
+    /// As an agent with this source decides where nobody says otherwise.
+    pub(crate) fn of(spec: &SourceSpec) -> Self {
+        let classless = matches!(spec, SourceSpec::Dir(_));
+        let class = ClassSettings { classless, ..ClassSettings::default() };
+        Self { gateway: GatewaySettings { class, ..GatewaySettings::default() }, brain: None }
+    }
 }
 
 /// The agent, for the admin API.
@@ -90,8 +117,9 @@ pub(crate) struct AdminAgent {
     started_ms: i64,
     /// Held while the kernel's rules are read for somebody.
     reading: tokio::sync::Mutex<()>,
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is no pods plane"))]
-    overlay: String,
+    asking: UrlAsking,
+    events: Arc<EventLog>,
+    notices: notices::Notices,
     flows: flows::Flows,
     #[cfg(unix)]
     stats: routes::StatsKept,
@@ -145,14 +173,12 @@ pub(crate) async fn admin(
         )),
     };
     let events = Arc::new(EventLog::default());
-    if let Some(store) = &options.store {
-        let programs = options.programming.is_some();
-        tokio::spawn(events::follow(
-            Arc::clone(store),
-            Arc::clone(&options.monitor),
-            Arc::clone(&events),
-            programs,
-        ));
+    let programs = options.node.as_deref().zip(options.programming.as_ref());
+    let programs = programs.map(|(node, _)| (node.into(), options.wants.clone()));
+    let teller = events::Teller::new(Arc::clone(&options.monitor), Arc::clone(&events), programs);
+    match &options.store {
+        Some(store) => drop(tokio::spawn(teller.follow(Arc::clone(store)))),
+        None => drop(tokio::spawn(teller.follow_view())),
     }
     let audit = AuditLog::open(state_dir).map_err(|error| {
         CommandError::failed(format!("{}: {error}", state_dir.join("audit.log").display()))
@@ -167,7 +193,9 @@ pub(crate) async fn admin(
         client,
         started_ms: now_ms(),
         reading: tokio::sync::Mutex::default(),
-        overlay: options.overlay,
+        asking: options.asking,
+        events: Arc::clone(&events),
+        notices: notices::Notices::default(),
         flows: flows::Flows::default(),
         #[cfg(unix)]
         stats: routes::StatsKept::default(),
@@ -225,6 +253,7 @@ impl Agent for AdminAgent {
 
     fn figures(&self) -> BoxFuture<'_, Figures> {
         async {
+            self.notice().await;
             let figures = self.health_figures();
             #[cfg(unix)]
             let figures = Figures { http: self.http_figures().await, ..figures };
@@ -241,12 +270,12 @@ impl Agent for AdminAgent {
         async {
             #[cfg(unix)]
             let known = self.ask_worker().await;
-            self.flows.look(self.store.as_deref(), self.programming.as_ref()).await;
+            self.flows.look(|| self.known_services(), self.programming.as_ref()).await;
             let mut network = Network { at_ms: now_ms(), ..Network::default() };
             self.add_services(&mut network);
-            self.add_pods(&mut network);
+            self.add_pods(&mut network).await;
             #[cfg(unix)]
-            self.add_routes(&mut network, known);
+            self.add_routes(&mut network, &known);
             network
         }
         .boxed()
@@ -254,6 +283,10 @@ impl Agent for AdminAgent {
 
     fn service(&self, key: &Key) -> Option<ServiceDetail> {
         self.service_detail(key)
+    }
+
+    fn endpoints(&self, keys: &[&Key]) -> Vec<Vec<EndpointItem>> {
+        self.endpoints_of(keys)
     }
 
     fn rules<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Rules, Refusal>> {
@@ -294,15 +327,7 @@ impl Agent for AdminAgent {
     }
 
     fn overrides(&self) -> Vec<Arc<Override>> {
-        let Some(snapshot) = self.store.as_ref().and_then(|store| store.snapshot()) else {
-            return Vec::new();
-        };
-        let first = snapshot.objects.partition_point(|it| it.kind() < Kind::Override);
-        let overrides = snapshot.objects[first..].iter().map_while(|object| match object {
-            Object::Override(decided) => Some(Arc::clone(decided)),
-            _ => None,
-        });
-        overrides.collect()
+        self.known_overrides()
     }
 
     fn decide(

@@ -20,7 +20,7 @@ use telaio_gui::values::service::{
     EndpointCounts, EndpointItem, EndpointPort, Port, Rules, ServiceDetail, ServiceItem,
 };
 use telaio_gui::values::trace::{TraceAnswer, TraceQuestion};
-use telaio_gui::values::{Counters, Key, Role, State};
+use telaio_gui::values::{Counters, Key, Role, Stale, State};
 use telaio_gui::{
     Agent, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings, HttpFigures,
     Network, Refusal, Tokens,
@@ -42,6 +42,7 @@ pub(crate) struct Imagined {
     pub(crate) resyncs: AtomicUsize,
     pub(crate) read_only: Option<String>,
     pub(crate) reviews: AtomicUsize,
+    pub(crate) routes_stale: Mutex<Option<Stale>>,
 }
 
 impl Default for Imagined {
@@ -55,6 +56,7 @@ impl Default for Imagined {
             resyncs: AtomicUsize::new(0),
             read_only: None,
             reviews: AtomicUsize::new(0),
+            routes_stale: Mutex::default(),
         }
     }
 }
@@ -152,6 +154,8 @@ impl Imagined {
             counters: Some(Counters { rate: i as f64, ..Counters::default() }),
             connections: None,
             connections_reason: Some("nobody counts here".into()),
+            traffic: None,
+            traffic_reason: None,
         }
     }
 }
@@ -198,6 +202,7 @@ impl Agent for Imagined {
                 revision: 1,
                 problem_count: 0,
                 problems: vec![],
+                note: None,
             },
             counts: Counts::default(),
             syncs: vec![],
@@ -224,6 +229,7 @@ impl Agent for Imagined {
                 ready: 3,
                 total: 3,
                 canary: false,
+                condition: String::new(),
             }],
             features: vec![],
             warnings: vec![],
@@ -236,6 +242,7 @@ impl Agent for Imagined {
             at_ms: now_ms(),
             services: (0..self.services).map(|i| self.item(i)).collect(),
             routes: vec![route],
+            routes_stale: self.routes_stale.lock().clone(),
             ..Network::default()
         };
         Box::pin(async move { network })

@@ -23,7 +23,6 @@ use crate::clock;
 use crate::error::{ErrorKind, ProxyError, Side};
 use crate::head::{ClientInfo, RequestHead, ResponseHead, Scheme};
 use crate::proxy::attempts::Attempts;
-use crate::proxy::forward::is_gateway_error;
 use crate::proxy::{Decision, Forwarding, HttpProxy, Outcome};
 use crate::reply::Reply;
 use crate::table::RetryOn;
@@ -559,7 +558,7 @@ impl<S: Io> Connection<S> {
         state.ended = Some(ended);
         match end {
             Ok(End::Done { client_stays, upstream_stays }) => {
-                state.report(&peer, is_gateway_error(&exchange.response));
+                state.report_answer(&peer, &exchange.response, false);
                 if upstream_stays {
                     connection.keep(&peer, ended);
                 }

@@ -21,6 +21,7 @@ mod manage;
 mod operations;
 mod pages;
 mod routes;
+mod shown;
 mod tools;
 
 use std::io::{Read, Write};
