@@ -78,7 +78,7 @@ impl Agent {
     /// What its admin API says there, with its own token.
     pub(crate) fn admin(&self, path: &str) -> Value {
         let url = format!("http://127.0.0.1:9900{path}");
-        let done = self.node.machine.run(|| {
+        let done = self.node.machine.run(move || {
             let token = fs::read_to_string("/var/lib/telaio/admin.token").unwrap_or_default();
             let header = format!("Authorization: Bearer {}", token.trim());
             Command::new("curl").args(["-s", "--max-time", "20", "-H", &header, &url]).output()
