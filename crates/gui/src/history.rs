@@ -127,7 +127,9 @@ impl Joined {
 
 fn join(samples: &[Sample]) -> Sample {
     let mut joined = Joined::default();
-    samples.iter().for_each(|one| joined.add(one));
+    for one in samples {
+        joined.add(one);
+    }
     joined.sample().unwrap_or_default()
 }
 

@@ -242,16 +242,13 @@ fn target(id: &str, weight: u32, canary: bool) -> Target {
 /// What a fixed answer says, in a line.
 fn fixed_text(fixed: &Fixed) -> String {
     let plain = fixed.content_type.starts_with("text/plain") && fixed.body.len() <= FIXED_SHOWN_MAX;
-    let mut text = fixed.status.to_string();
-    if plain && !fixed.body.trim().is_empty() {
-        text += &format!(": {}", fixed.body.trim());
-    } else if !fixed.body.is_empty() {
-        text += &format!(" with {} bytes of {}", fixed.body.len(), fixed.content_type);
-    }
-    if let Some(after) = &fixed.retry_after {
-        text += &format!(", Retry-After: {after}");
-    }
-    text
+    let said = match () {
+        () if fixed.body.trim().is_empty() => String::new(),
+        () if plain => format!(": {}", fixed.body.trim()),
+        () => format!(" with {} bytes of {}", fixed.body.len(), fixed.content_type),
+    };
+    let after = fixed.retry_after.as_ref().map(|it| format!(", Retry-After: {it}"));
+    format!("{}{said}{}", fixed.status, after.unwrap_or_default())
 }
 
 /// When a request goes to a canary: what is asked first, first.

@@ -295,10 +295,14 @@ impl Answer {
             PathMatch::Regex(_) => "as an expression",
         };
         let matched = format!("{} {path}", route.host);
-        let also: String = route.also.iter().map(|it| format!(", {it}")).collect();
+        let how: Vec<String> = [how.to_owned()]
+            .into_iter()
+            .chain(route.also.iter().map(ToString::to_string))
+            .collect();
+        let how = how.join(", ");
         self.verdict = "forward";
         self.route = Some(route.id.to_string());
-        self.step("route", format!("the route {} has {matched} ({how}{also})", route.id), false);
+        self.step("route", format!("the route {} has {matched} ({how})", route.id), false);
         self.matched = Some(matched);
         let route_step = self.steps.len() - 1;
         let mut owner = route.id.splitn(3, '/');
@@ -311,7 +315,7 @@ impl Answer {
         }
         let mut answer = match self.checked(found, asked) {
             Ok(answer) => answer,
-            Err(refused) => return refused,
+            Err(refused) => return *refused,
         };
         if let Some(pause) = pause {
             answer.pass("pause", pause_text(pause), true);
@@ -332,7 +336,7 @@ impl Answer {
     }
 
     /// What a policy has to say before the route's action; the whole answer, where that is all.
-    fn checked(mut self, found: &Compiled, asked: &Asked) -> Result<Self, Self> {
+    fn checked(mut self, found: &Compiled, asked: &Asked) -> Result<Self, Box<Self>> {
         let policy = &found.route.policy;
         if !policy.sources.allow.is_empty() || !policy.sources.deny.is_empty() {
             self.pass("policy", "the client's address is checked: 403", false);
@@ -345,18 +349,18 @@ impl Answer {
         {
             let location = format!("https://{}{}", asked.authority, asked.target);
             self.step("policy", format!("who comes by http is sent to https: {status}"), true);
-            return Err(Self {
+            return Err(Box::new(Self {
                 verdict: "redirect",
                 status: Some(status),
                 location: Some(location),
                 ..self
-            });
+            }));
         }
         for auth in &policy.auth {
             match auth {
                 Auth::Deny(why) => {
                     self.pass("policy", format!("nobody comes in: {why}"), true);
-                    return Err(Self { verdict: "deny", status: Some(403), ..self });
+                    return Err(Box::new(Self { verdict: "deny", status: Some(403), ..self }));
                 }
                 Auth::Basic(_) => {
                     self.pass("policy", "a name and password are asked for: 401", false);

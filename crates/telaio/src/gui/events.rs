@@ -225,6 +225,7 @@ fn key(key: &ObjectKey) -> Key {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::monitor::Facts;
 
     fn waiting(taken: Option<Duration>) -> Waiting {
         let ago = |age: Duration| (Instant::now().checked_sub(age).unwrap(), SystemTime::now());
@@ -260,7 +261,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_what_the_log_still_holds_waits() {
-        let monitor = Monitor::new(Default::default(), Default::default(), None);
+        let monitor = Monitor::new(Facts::default(), Arc::default(), None);
         let mut teller = Teller::new(monitor, Arc::default(), None);
         for id in 0..3 * EVENTS_MAX as u64 {
             teller.wait_for(vec![id], id, SystemTime::now());

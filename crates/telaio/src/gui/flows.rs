@@ -123,8 +123,9 @@ impl Flows {
         let work = tokio::task::spawn_blocking(move || {
             let begin = Instant::now();
             let mut places = Places::default();
-            services.iter().for_each(|service| places.add(service));
-            drop(services);
+            for service in services {
+                places.add(&service);
+            }
             let counted = read(backend, places);
             let rest = begin.elapsed().saturating_mul(REST_FACTOR).max(AGE_MIN);
             *kept.lock() = Kept { counted: Arc::new(counted), next: Some(Instant::now() + rest) };

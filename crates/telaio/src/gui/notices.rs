@@ -145,7 +145,7 @@ fn repaired(plane: &str, by: &str, repairs: u64, stats: &SyncStats) -> String {
             .map(|(count, what)| format!("{count} {what}"))
             .collect();
         if !parts.is_empty() {
-            text += &format!(": {}", parts.join(", "));
+            text = format!("{text}: {}", parts.join(", "));
         }
     }
     text

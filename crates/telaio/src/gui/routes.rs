@@ -28,7 +28,7 @@ const EXPIRING_S: i64 = 30 * 86_400;
 /// Rates are over so much time at least where there are figures for it, and at most twice as much: steady, and of now.
 const RATE_SPAN: Duration = Duration::from_secs(5);
 /// Figures that are older say nothing of now.
-const RATE_AGE_MAX: Duration = Duration::from_secs(60);
+const RATE_AGE_MAX: Duration = Duration::from_mins(1);
 /// Then others are taken, and after this time those that they are compared with.
 const FIRST_SPAN: Duration = Duration::from_millis(300);
 
