@@ -153,7 +153,8 @@ pub trait Agent: Send + Sync + 'static {
     /// Programs everything anew, now; what, for people.
     fn resync(&self) -> Result<Vec<String>, Refusal>;
 
-    /// The overrides in force, ordered by name: cheap.
+    /// The overrides that there are, ordered by name: cheap. Pauses that have ended are not among
+    /// them, others may be.
     fn overrides(&self) -> Vec<Arc<Override>>;
 
     /// Writes overrides, or removes them: all or none.
@@ -161,6 +162,15 @@ pub trait Agent: Send + Sync + 'static {
         &self,
         changes: Vec<(ObjectKey, Option<Override>)>,
     ) -> BoxFuture<'_, Result<(), Refusal>>;
+
+    /// Overrides that have ended and are still written down, ordered by name: cheap.
+    fn ended(&self) -> Vec<Arc<Override>>;
+
+    /// Removes those of `ended` that are still written as they are given; says which.
+    fn remove_ended(
+        &self,
+        ended: Vec<Arc<Override>>,
+    ) -> BoxFuture<'_, Result<Vec<ObjectKey>, Refusal>>;
 
     /// Why nothing can be decided here, if so.
     fn read_only_because(&self) -> Option<String>;

@@ -1,7 +1,7 @@
 //! The server: REST under `/api/v1`, the stream, the page.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -44,19 +44,32 @@ pub struct GuiSettings {
     pub tick: Duration,
     /// How many streams may be open.
     pub streams_max: usize,
+    /// How long an override that has ended stays written: by then it has ended for agents whose clocks
+    /// are behind too.
+    pub ended_grace: Duration,
+    /// How often a stream's token is looked at again: the cluster may have taken it back.
+    pub stream_check: Duration,
 }
 
 impl Default for GuiSettings {
     fn default() -> Self {
-        Self { guard: GuardSettings::default(), tick: Duration::from_secs(1), streams_max: 256 }
+        Self {
+            guard: GuardSettings::default(),
+            tick: Duration::from_secs(1),
+            streams_max: 256,
+            ended_grace: Duration::from_secs(30),
+            stream_check: Duration::from_secs(30),
+        }
     }
 }
 
 /// What handlers need.
 struct Shared {
     hub: Arc<Hub>,
-    manager: Manager,
     maps: Maps,
+    manager: Arc<Manager>,
+    guard: Arc<Guard>,
+    stream_check: Duration,
 }
 
 type App = State<Arc<Shared>>;
@@ -64,7 +77,6 @@ type App = State<Arc<Shared>>;
 /// The server.
 pub struct GuiServer {
     shared: Arc<Shared>,
-    guard: Arc<Guard>,
 }
 
 impl std::fmt::Debug for GuiServer {
@@ -83,9 +95,11 @@ impl GuiServer {
     ) -> Self {
         let hub = Hub::new(Arc::clone(&agent), events, settings.tick, settings.streams_max);
         let hub = Arc::new(hub);
-        let manager = Manager::new(Arc::clone(&hub), audit);
-        let guard = Arc::new(Guard { settings: settings.guard, agent });
-        Self { shared: Arc::new(Shared { hub, manager, maps: Maps::default() }), guard }
+        let manager = Arc::new(Manager::new(Arc::clone(&hub), audit, settings.ended_grace));
+        let guard = Guard { settings: settings.guard, agent, manager: Arc::clone(&manager) };
+        let (guard, stream_check) = (Arc::new(guard), settings.stream_check);
+        let maps = Maps::default();
+        Self { shared: Arc::new(Shared { hub, maps, manager, guard, stream_check }) }
     }
 
     /// All routes.
@@ -114,7 +128,10 @@ impl GuiServer {
             .route("/api/v1/actions", post(act))
             .route("/api/v1/actions/{id}/undo", post(undo))
             .with_state(Arc::clone(&self.shared))
-            .layer(axum::middleware::from_fn_with_state(Arc::clone(&self.guard), guard::inner));
+            .layer(axum::middleware::from_fn_with_state(
+                Arc::clone(&self.shared.guard),
+                guard::inner,
+            ));
         Router::new()
             .route("/api/v1/openapi.json", get(document))
             .merge(api)
@@ -124,18 +141,35 @@ impl GuiServer {
             .fallback(page::serve)
             .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
             .layer(axum::middleware::from_fn(in_json))
-            .layer(axum::middleware::from_fn_with_state(Arc::clone(&self.guard), guard::outer))
+            .layer(axum::middleware::from_fn_with_state(
+                Arc::clone(&self.shared.guard),
+                guard::outer,
+            ))
     }
 
     /// Takes figures, tells streams and ends overrides, for as long as it is polled.
     pub async fn run(&self) {
-        let mut ticks = tokio::time::interval(self.shared.hub.tick);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            self.shared.hub.on_tick().await;
-            self.shared.manager.end_what_is_over().await;
-        }
+        let every = || {
+            let mut ticks = tokio::time::interval(self.shared.hub.tick);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            ticks
+        };
+        let telling = async {
+            let mut ticks = every();
+            loop {
+                ticks.tick().await;
+                self.shared.hub.on_tick().await;
+            }
+        };
+        // Beside it: an API server that does not answer must not have the page stand still.
+        let ending = async {
+            let mut ticks = every();
+            loop {
+                ticks.tick().await;
+                self.shared.manager.end_what_is_over().await;
+            }
+        };
+        let ((), ()) = tokio::join!(telling, ending);
     }
 }
 
@@ -387,11 +421,8 @@ async fn undo(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Response {
-    let Ok(id) = id.parse::<u64>() else {
-        return Refusal::NotFound(format!("{id:?} is no entry of the audit log")).into_response();
-    };
     match body::<UndoRequest>(&headers, &bytes) {
-        Ok(request) => answer(app.manager.undo(&caller, id, &request).await),
+        Ok(request) => answer(app.manager.undo(&caller, &id, &request).await),
         Err(response) => *response,
     }
 }
@@ -402,6 +433,9 @@ struct Stream {
     topics: Option<Vec<String>>,
     first: Vec<Bytes>,
     _place: OwnedSemaphorePermit,
+    app: Arc<Shared>,
+    token: guard::Shown,
+    checked: Instant,
 }
 
 impl Stream {
@@ -411,7 +445,15 @@ impl Stream {
             return Some(first);
         }
         loop {
-            match tokio::time::timeout(KEEP_ALIVE, self.frames.recv()).await {
+            let left = self.app.stream_check.saturating_sub(self.checked.elapsed());
+            if left.is_zero() {
+                if !guard::still_counts(&self.app.guard, &self.token).await {
+                    return None;
+                }
+                self.checked = Instant::now();
+                continue;
+            }
+            match tokio::time::timeout(KEEP_ALIVE.min(left), self.frames.recv()).await {
                 Err(_) => return Some(Bytes::from_static(b": still here\n\n")),
                 Ok(Ok(frame)) => {
                     let is_wanted =
@@ -435,7 +477,12 @@ struct StreamQuery {
     topics: Option<String>,
 }
 
-async fn stream(State(app): App, Extension(caller): Extension<Caller>, uri: Uri) -> Response {
+async fn stream(
+    State(app): App,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Response {
     let query: StreamQuery = match query(&uri) {
         Ok(query) => query,
         Err(refusal) => return refusal.into_response(),
@@ -458,6 +505,9 @@ async fn stream(State(app): App, Extension(caller): Extension<Caller>, uri: Uri)
         topics: query.topics.map(|it| it.split(',').map(|it| it.trim().to_owned()).collect()),
         first: first.map(|frame| frame.bytes).collect(),
         _place: place,
+        token: guard::Shown::of(&headers, &caller),
+        checked: Instant::now(),
+        app: Arc::clone(&app),
     };
     let bytes = futures::stream::unfold(stream, |mut stream| async {
         let next = stream.next().await?;

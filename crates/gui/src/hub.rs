@@ -108,8 +108,9 @@ impl Hub {
     }
 
     /// Lists that nobody has asked for of late are not held.
-    async fn drop_old(&self) {
-        let mut kept = self.network.lock().await;
+    fn drop_old(&self) {
+        // While they are made somebody looks.
+        let Ok(mut kept) = self.network.try_lock() else { return };
         if kept.as_ref().is_some_and(|(at, _)| at.elapsed() > self.tick.saturating_mul(30)) {
             *kept = None;
         }
@@ -146,7 +147,9 @@ impl Hub {
         if !fresh.programmed.is_empty() {
             self.send("programmed", &fresh.programmed);
         }
-        let overrides = self.agent.overrides();
+        let mut overrides = self.agent.overrides();
+        let now_s = now_ms() / 1000;
+        overrides.retain(|it| it.is_active(now_s));
         let mut hash = std::hash::DefaultHasher::new();
         for decided in &overrides {
             use std::hash::Hash;
@@ -156,7 +159,7 @@ impl Hub {
         if std::mem::replace(&mut self.last.lock().overrides, now) != now {
             self.send("override", &OverridesChanged { count: overrides.len() });
         }
-        self.drop_old().await;
+        self.drop_old();
     }
 
     /// Makes a sample of two looks at the figures.

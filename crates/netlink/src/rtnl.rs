@@ -31,6 +31,7 @@ use crate::netns::{Netns, NetnsError};
 use crate::socket::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, Protocol, Socket};
 use crate::wire::{Message, Writer};
 
+pub(crate) use link::read_port;
 pub use link::{
     Bridge, BridgePort, BridgeVlan, Mac, OwnAddress, PeerPlace, SetLink, Veth, Vxlan, Which,
 };
@@ -75,8 +76,9 @@ pub enum Request<'a> {
     Vxlan(Vxlan<'a>),
     /// Changes a link.
     Set(SetLink<'a>),
-    /// Has a bridge tell virtual networks apart. A kernel that cannot does not say so: it refuses [`Request::AddVlan`].
-    VlanFiltering(Which<'a>),
+    /// Has a bridge tell virtual networks apart, or no longer. A kernel that cannot does not say so: it refuses
+    /// [`Request::AddVlan`].
+    VlanFiltering(Which<'a>, bool),
     /// Puts a port, or a bridge itself, into a virtual network.
     AddVlan(BridgeVlan),
     /// Takes it out.
@@ -116,8 +118,8 @@ impl Request<'_> {
             Self::Bridge(bridge) => bridge.write(writer, create, sequence),
             Self::Vxlan(vxlan) => vxlan.write(writer, create, sequence),
             Self::Set(set) => set.write(writer, flags, sequence),
-            Self::VlanFiltering(which) => {
-                link::write_vlan_filtering(writer, flags, sequence, *which);
+            Self::VlanFiltering(which, is_on) => {
+                link::write_vlan_filtering(writer, flags, sequence, *which, *is_on);
             }
             Self::AddVlan(vlan) => vlan.write(writer, true, flags, sequence),
             Self::DeleteVlan(vlan) => vlan.write(writer, false, flags, sequence),

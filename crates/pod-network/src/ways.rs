@@ -97,11 +97,15 @@ impl Host {
         };
         let peers = record.peers.into_values().map(|peer| {
             let mac = is_vxlan.then(|| peer.vtep_mac().ok()).flatten();
-            let missing = match ground.map(|ground| overlay::requests_for(node, ground, &peer)) {
-                None => vec![no_ground.clone()],
-                Some(Err(error)) => vec![error.to_string()],
-                Some(Ok(wanted)) => wanted.iter().filter_map(|it| kernel.lacks(it)).collect(),
-            };
+            let mut problems = Vec::new();
+            let wanted =
+                ground.map(|ground| overlay::requests_for(node, ground, &peer, &mut problems));
+            let mut missing: Vec<String> =
+                problems.into_iter().map(|it| it.error.to_string()).collect();
+            match wanted {
+                None => missing.push(no_ground.clone()),
+                Some(wanted) => missing.extend(wanted.iter().filter_map(|it| kernel.lacks(it))),
+            }
             PeerWay { peer, mac, missing }
         });
         let address = uplink.map(|uplink| uplink.address);

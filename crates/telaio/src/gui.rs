@@ -3,9 +3,12 @@
 //! Everything is read where it is: services from the store, figures from the monitor, routes and
 //! requests from the ingress worker by its link. Nothing is asked of the worker but by
 //! [`AdminAgent::figures`], once a tick, and [`AdminAgent::network`], at most once a tick while
-//! somebody looks.
+//! somebody looks; and a worker that does not answer delays neither for longer than a moment.
 
+#[cfg(unix)]
+mod asked;
 mod changes;
+mod command_line;
 mod events;
 mod flows;
 mod health;
@@ -16,8 +19,9 @@ mod routes;
 mod show;
 mod view_items;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -32,7 +36,8 @@ use telaio_gui::values::service::{EndpointItem, Rules, ServiceDetail};
 use telaio_gui::values::trace::{TraceAnswer, TraceQuestion};
 use telaio_gui::values::{Key, Role};
 use telaio_gui::{
-    Agent, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings, Network, Refusal,
+    Agent, AgentName, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings, Network,
+    Refusal,
 };
 use telaio_model::{ObjectKey, Override};
 use telaio_source::SourceSpec;
@@ -47,6 +52,9 @@ use crate::proxy_settings::ProxySettings;
 
 /// The file of the token that may do everything, in the state directory.
 pub(crate) const TOKEN_FILE: &str = "admin.token";
+
+/// Agents remove what has ended within so many seconds of each other.
+const ENDED_SPREAD_S: u64 = 30;
 
 /// Removes what the admin API keeps in a state directory: what is gone, and what could not be removed.
 pub(crate) fn remove_ours(state_dir: &Path) -> (Vec<String>, Vec<String>) {
@@ -111,18 +119,22 @@ pub(crate) struct AdminAgent {
     store: Option<Arc<Store>>,
     context: Option<NodeContext>,
     spec: SourceSpec,
+    state_dir: PathBuf,
     programming: Option<Programming>,
     writer: OverrideWriter,
     client: Option<Client>,
     started_ms: i64,
-    /// Held while the kernel's rules are read for somebody.
-    reading: tokio::sync::Mutex<()>,
+    /// Held while the kernel's rules are read for somebody, and while rules are compiled for a trace.
+    reading: Arc<tokio::sync::Mutex<()>>,
+    tracing: Arc<tokio::sync::Mutex<()>>,
     asking: UrlAsking,
     events: Arc<EventLog>,
     notices: notices::Notices,
     flows: flows::Flows,
     #[cfg(unix)]
-    stats: routes::StatsKept,
+    stats: Arc<routes::StatsKept>,
+    #[cfg(unix)]
+    asked: asked::Asked,
 }
 
 /// The admin API, ready to be served.
@@ -180,7 +192,12 @@ pub(crate) async fn admin(
         Some(store) => drop(tokio::spawn(teller.follow(Arc::clone(store)))),
         None => drop(tokio::spawn(teller.follow_view())),
     }
-    let audit = AuditLog::open(state_dir).map_err(|error| {
+    let name = match &options.node {
+        Some(node) => AgentName::node(node.as_str()),
+        None => AgentName::brain(crate::node_name::host_name()),
+    };
+    let spread_s = name.spread(ENDED_SPREAD_S);
+    let audit = AuditLog::open(state_dir, name).map_err(|error| {
         CommandError::failed(format!("{}: {error}", state_dir.join("audit.log").display()))
     })?;
     let agent = AdminAgent {
@@ -188,24 +205,33 @@ pub(crate) async fn admin(
         monitor: options.monitor,
         store: options.store,
         spec: options.spec,
+        state_dir: state_dir.to_owned(),
         programming: options.programming,
         writer,
         client,
         started_ms: now_ms(),
-        reading: tokio::sync::Mutex::default(),
+        reading: Arc::default(),
+        tracing: Arc::default(),
         asking: options.asking,
         events: Arc::clone(&events),
         notices: notices::Notices::default(),
         flows: flows::Flows::default(),
         #[cfg(unix)]
-        stats: routes::StatsKept::default(),
+        stats: Arc::default(),
+        #[cfg(unix)]
+        asked: asked::Asked::default(),
     };
     let guard = GuardSettings {
         tokens,
         hosts: listen.admin.admin_host.iter().map(|host| host.to_ascii_lowercase()).collect(),
         tls: tls.is_some(),
     };
-    let settings = GuiSettings { guard, ..GuiSettings::default() };
+    let mut settings = GuiSettings { guard, ..GuiSettings::default() };
+    // Of many agents the first will do; the others find it done.
+    settings.ended_grace += Duration::from_secs(spread_s);
+    if let Some(grace) = listen.admin.admin_ended_grace {
+        settings.ended_grace = grace;
+    }
     Ok(Admin { server: GuiServer::new(settings, Arc::new(agent), events, audit), tls })
 }
 
@@ -246,6 +272,13 @@ impl AdminAgent {
     }
 }
 
+fn refusal(error: WriteError) -> Refusal {
+    match error {
+        WriteError::Conflict(_) | WriteError::TooMany(_) => Refusal::Conflict(error.to_string()),
+        _ => Refusal::Unavailable(error.to_string()),
+    }
+}
+
 impl Agent for AdminAgent {
     fn status(&self) -> String {
         serde_json::to_string_pretty(&self.monitor.report()).unwrap_or_default() + "\n"
@@ -256,7 +289,7 @@ impl Agent for AdminAgent {
             self.notice().await;
             let figures = self.health_figures();
             #[cfg(unix)]
-            let figures = Figures { http: self.http_figures().await, ..figures };
+            let figures = Figures { http: self.asked.figures(&self.monitor).await, ..figures };
             figures
         }
         .boxed()
@@ -315,7 +348,11 @@ impl Agent for AdminAgent {
 
     fn resync(&self) -> Result<Vec<String>, Refusal> {
         let loops: Vec<_> = self.monitor.sync_loops().collect();
-        if loops.is_empty() {
+        #[cfg(unix)]
+        let ingress = self.monitor.ingress();
+        #[cfg(not(unix))]
+        let ingress: Option<()> = None;
+        if loops.is_empty() && ingress.is_none() {
             return Err(Refusal::Unavailable("nothing is programmed here".to_owned()));
         }
         for handle in &loops {
@@ -323,7 +360,26 @@ impl Agent for AdminAgent {
             handle.resync();
             handle.drift_suspected();
         }
+        #[cfg(unix)]
+        if let Some(ingress) = ingress {
+            ingress.resync();
+        }
         Ok(vec![format!("{} sync loops", loops.len())])
+    }
+
+    fn ended(&self) -> Vec<Arc<Override>> {
+        self.store.as_ref().map(|store| store.ended_overrides()).unwrap_or_default()
+    }
+
+    fn remove_ended(
+        &self,
+        ended: Vec<Arc<Override>>,
+    ) -> BoxFuture<'_, Result<Vec<ObjectKey>, Refusal>> {
+        async move {
+            let seen = ended.iter().map(|it| Override::clone(it)).collect();
+            self.writer.remove_seen(seen).await.map_err(refusal)
+        }
+        .boxed()
     }
 
     fn overrides(&self) -> Vec<Arc<Override>> {
@@ -334,15 +390,7 @@ impl Agent for AdminAgent {
         &self,
         changes: Vec<(ObjectKey, Option<Override>)>,
     ) -> BoxFuture<'_, Result<(), Refusal>> {
-        async {
-            self.writer.write(changes).await.map_err(|error| match error {
-                WriteError::Conflict(_) | WriteError::TooMany(_) => {
-                    Refusal::Conflict(error.to_string())
-                }
-                _ => Refusal::Unavailable(error.to_string()),
-            })
-        }
-        .boxed()
+        async { self.writer.write(changes).await.map_err(refusal) }.boxed()
     }
 
     fn read_only_because(&self) -> Option<String> {

@@ -20,9 +20,18 @@ const counters = (rate, share, p99) => ({
   active: Math.round(rate / 30), p50_ms: p99 / 5, p99_ms: p99, cache_hit_share: null,
 });
 const NODES = ['loom-a', 'loom-b', 'loom-c'];
-const overrides = new Map();
+/** What people have decided already when the mock starts. */
+const decidedAt = Date.now();
+const decision = (namespace, name, action, more) => ({
+  namespace, name, action, service: null, target: null, weight: null, ingress: null, host: null, path: null, summary: name, by: 'ana@example.com', reason: 'new disk', since_ms: decidedAt - 6e5, until_ms: decidedAt + 54 * 6e4, managed: true, touches: 1, ...more,
+});
+const overrides = new Map([
+  [1, decision('shop', 'set-orders-1', 'drain', { service: { namespace: 'shop', name: 'orders' }, target: { address: '10.244.3.22' }, summary: 'drain 10.244.3.22 of service shop/orders' })],
+  [2, decision('search', 'weight-index', 'weight', { service: { namespace: 'search', name: 'index' }, target: { address: '10.244.1.50' }, weight: 5, managed: false, until_ms: null, summary: 'weight 5 for 10.244.1.50 of service search/index' })],
+  [3, decision('staging', 'pause-staging', 'pause', { ingress: { namespace: 'staging', name: 'staging' }, by: 'ben', reason: 'migration', summary: 'pause Ingress staging/staging' })],
+]);
 let audit = [];
-let nextId = 1;
+let nextId = 4;
 
 function services() {
   const base = [
@@ -34,7 +43,7 @@ function services() {
   return base.map(([namespace, name, rate, share, n, port], s) => {
     const items = Array.from({ length: n }, (_, i) => {
       const address = `10.244.${1 + (i % 3)}.${(10 + s * 10 + i) % 250}`;
-      const o = [...overrides.values()].find((one) => one.service.name === name && one.service.namespace === namespace && one.target?.address === address);
+      const o = [...overrides.values()].find((one) => one.service?.name === name && one.service.namespace === namespace && one.target?.address === address);
       const drained = o?.action === 'drain';
       const ready = !(name === 'payments' && i === 1);
       return {
@@ -50,11 +59,11 @@ function services() {
       cluster_ips: [`10.96.${s >> 8}.${(10 + s) % 256}`], external_ips: [], load_balancer_ips: name === 'frontend' ? ['203.0.113.10'] : [],
       ports: [{ name: 'http', protocol: name === 'kube-dns' ? 'UDP' : 'TCP', port: port === 8080 ? 80 : port, node_port: name === 'grafana' ? 31300 : null, target: String(port), app_protocol: null }],
       endpoints: { total: n, ready, terminating: items.filter((e) => e.terminating).length, drained: items.filter((e) => e.drained).length, local: items.filter((e) => e.local).length, used: items.filter((e) => e.used).length },
-      state: n === 0 ? 'error' : ready < n ? 'warning' : 'ok', state_text: n === 0 ? 'nobody serves it' : ready < n ? `${n - ready} of ${n} endpoints are not ready` : '', overridden: mine,
+      state: n === 0 ? 'error' : ready < n ? 'warning' : 'ok', state_text: n === 0 ? 'nobody serves it' : ready < n ? `${n - ready} of ${n} endpoints are not ready` : items.some((e) => e.drained) ? '1 drained' : '', overridden: mine,
       counters: rate == null ? null : counters(rate * wave(s), share, 120), connections: { open: 7 * s, other: s }, connections_reason: null,
       internal_traffic_policy: 'Cluster', external_traffic_policy: name === 'frontend' ? 'Local' : 'Cluster', session_affinity_s: name === 'payments' ? 10800 : null, source_ranges: [],
       health_check_node_port: name === 'frontend' ? 30911 : null, external_name: null, labels: { app: name, team: 'shop' }, annotations: { 'example.com/owner': '<img src=x onerror=alert(1)> "shop"' },
-      backend: 'nftables', endpoint_items: items, overrides: [...overrides.values()].filter((o) => o.service.name === name && o.service.namespace === namespace), routes: routesOf(namespace, name),
+      backend: 'nftables', endpoint_items: items, overrides: [...overrides.values()].filter((o) => o.service?.name === name && o.service.namespace === namespace), routes: routesOf(namespace, name),
     };
   });
 }
@@ -69,10 +78,10 @@ function routes() {
   return ROUTES.map(([host, path, ns, name, features], i) => {
     const s = all.find((one) => one.namespace === ns && one.name === name);
     return {
-      id: `r${i}`, ingress: { namespace: ns, name: host.split('.')[0] }, host, path, path_type: 'prefix', matches: [], action: 'forward', action_text: '',
+      id: `r${i}`, ingress: { namespace: ns, name: host.split('.')[0] }, host, path, path_type: 'prefix', matches: path === '/api/pay' ? ['method POST', 'header X-Shop: eu'] : [], action: 'forward', action_text: '',
       backends: [{ service: { namespace: ns, name }, port: 'http', weight: 1, ready: s.endpoints.ready, total: s.endpoints.total, canary: false }], features,
       warnings: s.endpoints.total ? [] : [{ reason: 'NoEndpoints', message: 'Nobody serves shop/mail: requests get 503.' }], certificate: host.startsWith('mail') ? null : `${ns}/${host.split('.')[0]}-tls`,
-      state: s.endpoints.total ? 'ok' : 'error', paused: null, counters: s.counters && { ...s.counters, cache_hit_share: features.includes('cache') ? 0.83 : null },
+      state: s.endpoints.total ? 'ok' : 'error', paused: [...overrides.values()].find((o) => o.ingress?.name === host.split('.')[0]) ?? null, counters: s.counters && { ...s.counters, cache_hit_share: features.includes('cache') ? 0.83 : null },
     };
   });
 }
@@ -163,8 +172,8 @@ const READS = {
   history: () => ({ started_ms: started, tick_s: 1, long_tick_s: 30, recent: Array.from({ length: 300 }, (_, i) => sample(t() - (300 - i) * 1000)), long: Array.from({ length: 360 }, (_, i) => sample(t() - (360 - i) * 30_000)) }),
   events: () => ({ items: events, next_before: null, oldest_id: 1, newest_id: 60 }), overrides: (q) => page([...overrides.values()], q), audit: (q) => page(audit, q),
   nodes: (q) => page(NODES.map((name, i) => ({ name, own: i === 0, addresses: [`192.0.2.${i + 1}`], pod_cidrs: [`10.244.${i + 1}.0/24`], zone: `eu-${i % 2 ? 'b' : 'a'}`, leaving: false, endpoints: 11 })), q),
-  pods: () => ({ enabled: true, networks: 1, instances: 6, peers: 2, policies: 3, cni: 'installed', problems: [] }), networks: (q) => page([{ name: 'pods', bridge: 'tl-pods', subnets: ['10.244.1.0/24'], instances: 6 }], q),
-  instances: (q) => page(INSTANCES, q), peers: (q) => page(NODES.slice(1).map((node, i) => ({ node, addresses: [`192.0.2.${i + 2}`], subnets: [`10.244.${i + 2}.0/24`], mode: 'vxlan' })), q),
+  pods: () => ({ enabled: true, networks: 1, instances: 6, peers: 2, policies: 3, cni: 'installed', problems: [], tunnel: { name: 'tl-vxlan', kind: 'vxlan', vni: 1009, port: 4789, address: '192.0.2.1', mtu: 1450, mac: '02:5a:11:0c:7e:01', up: true, state: 'ok', state_text: '' } }), networks: (q) => page([{ name: 'pods', bridge: 'tl-pods', subnets: ['10.244.1.0/24'], instances: 6 }], q),
+  instances: (q) => page(INSTANCES, q), peers: (q) => page(NODES.slice(1).map((node, i) => ({ node, addresses: [`192.0.2.${i + 2}`], subnets: [`10.244.${i + 2}.0/24`], mode: 'vxlan', public_addresses: [`192.0.2.${i + 2}`], tunnel_mac: `02:5a:11:0c:7e:0${i + 2}`, state: i ? 'error' : 'ok', state_text: i ? 'its route is missing in the kernel' : '' })), q),
   trace: (q) => (q.get('url')
     ? { kind: 'url', verdict: 'forward', summary: `Goes to shop/orders, to one of 2 endpoints.`, steps: [{ text: 'listener :443, SNI shop.example.com, certificate shop/shop-tls', decides: false }, { text: 'host shop.example.com', decides: false }, { text: 'path prefix /api/orders (Ingress shop/shop)', decides: true }, { text: 'rate limit 50/s by client', decides: false }, { text: 'backend shop/orders:http, round robin', decides: false }], endpoints: ['10.244.1.15:8080', '10.244.2.16:8080'], draining: ['10.244.3.17:8080'], masquerade: false, route: 'shop/shop', status: null, location: null, rewritten: null, warnings: [], command: `telaio trace --url ${q.get('url')}` }
     : { kind: 'packet', verdict: 'dnat', summary: 'Goes to one of 2 endpoints of shop/orders.', steps: [{ text: 'chain prerouting', decides: false }, { text: 'map service-ips 10.96.0.11 . tcp . 80 → way 17', decides: true }, { text: 'chain spread-2', decides: false }], endpoints: ['10.244.1.15:8080', '10.244.2.16:8080'], draining: [], masquerade: true, route: null, status: null, location: null, rewritten: null, warnings: [], command: `telaio trace --from ${q.get('from')} --to ${q.get('to')}` }),
@@ -175,9 +184,10 @@ function act(request) {
   const summary = action.kind === 'undrain' || action.kind === 'remove_override' ? `Takes back what was decided about ${what}` : `${action.kind} ${what} of ${action.service?.namespace}/${action.service?.name}`;
   const result = { dry_run: request.dry_run, summary, touches: [{ kind: 'endpoint', object: `${action.service?.name} ${what}`, before: 'weight 1', after: 'drained' }], touches_total: 1, warnings: [], id: null, undoable: true, until_ms: null, override: null, purged: null };
   if (request.dry_run) return result;
-  const id = nextId++;
+  const id = `kf4m-${nextId++}`;
   if (action.kind === 'drain' || action.kind === 'weight') overrides.set(id, { namespace: action.service.namespace, name: `ui-${id}`, action: action.kind, service: action.service, target: action.target, weight: action.weight ?? null, ingress: null, host: null, path: null, summary, by: 'admin', reason: request.reason, since_ms: t(), until_ms: request.for_s ? t() + request.for_s * 1000 : null, managed: true, touches: 1 });
-  else if (action.kind === 'undrain') for (const [key, o] of overrides) if (o.target.address === action.target.address) overrides.delete(key);
+  if (action.kind === 'undrain') for (const [key, o] of overrides) if (o.target?.address === action.target.address) overrides.delete(key);
+  if (action.kind === 'remove_override') for (const [key, o] of overrides) if (o.name === action.name.name) overrides.delete(key);
   audit = [{ id, at_ms: t(), who: 'admin', role: 'admin', from: '127.0.0.1', action, summary, reason: request.reason, until_ms: null, outcome: 'done', error: null, undoes: null, undone_by: null, undoable: true }, ...audit];
   tell('override', { count: overrides.size });
   return { ...result, id };
@@ -214,11 +224,12 @@ createServer(async (request, response) => {
   let body = '';
   for await (const piece of request) body += piece;
   if (path === 'actions') return json(200, act(JSON.parse(body)));
-  const undo = /^actions\/(\d+)\/undo$/.exec(path);
+  const undo = /^actions\/([\w-]+)\/undo$/.exec(path);
   if (undo) {
-    overrides.delete(Number(undo[1]));
+    const dry = JSON.parse(body || '{}').dry_run ?? false;
+    if (!dry) overrides.delete(undo[1]);
     tell('override', { count: overrides.size });
-    return json(200, { dry_run: false, summary: `Undid #${undo[1]}`, touches: [], touches_total: 0, warnings: [], id: nextId++, undoable: false, until_ms: null, override: null, purged: null });
+    return json(200, { dry_run: dry, summary: `Undid #${undo[1]}`, touches: [], touches_total: 0, warnings: [], id: `kf4m-${nextId++}`, undoable: false, until_ms: null, override: null, purged: null });
   }
   const [, namespace, name, rules] = /^services\/([^/]+)\/([^/]+)(\/rules)?$/.exec(path) ?? [];
   if (rules) return json(200, { service: { namespace, name }, backend: 'nftables', origin: 'kernel', text: 'table ip telaio {\n\tmap service-ips {\n\t\telements = { 10.96.0.11 . tcp . 80 : 17 }\n\t}\n}\n', notes: ['Chains that all services share are left out.'] });

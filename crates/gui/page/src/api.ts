@@ -100,8 +100,8 @@ export function act(action: ActionRequest): Promise<ActionResult> {
   return post('actions', action);
 }
 
-export function undo(id: number): Promise<ActionResult> {
-  return post(`actions/${id}/undo`, {});
+export function undo(id: string, how: { dry_run: boolean; reason: string }): Promise<ActionResult> {
+  return post(`actions/${id}/undo`, how);
 }
 
 /** What went wrong, for people. */

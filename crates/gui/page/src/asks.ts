@@ -25,22 +25,23 @@ export function drain(service: Key, target: Target): Ask {
 }
 
 export function undrain(service: Key, target: Target): Ask {
+  const whole = 'address' in target ? 'this endpoint' : 'these endpoints';
   return {
     title: `Enable ${targetText(target)}`,
-    about: `Takes back what was decided about this endpoint of ${text(service)}.`,
+    about: `Takes back what was decided about ${whole} of ${text(service)}.`,
     verb: 'Enable',
     lasts: false,
     action: () => ({ kind: 'undrain', service, target }),
   };
 }
 
-export function weight(service: Key, target: Target, before: number): Ask {
+export function weight(service: Key, target: Target, before: number, out: boolean): Ask {
   return {
     title: `Weight of ${targetText(target)}`,
     about: `Its share of the traffic of ${text(service)}, beside 1 for endpoints that say nothing.`,
     verb: 'Set weight',
     lasts: true,
-    fields: [{ name: 'weight', label: 'Weight', type: 'number', first: String(before), hint: '0 to 65535; 0 drains' }],
+    fields: [{ name: 'weight', label: 'Weight', type: 'number', first: String(before), hint: out ? '0 to 65535; more than 0 brings it back' : '0 to 65535; 0 drains' }],
     action: ({ weight: given = '' }) => {
       const value = Number(given);
       if (given.trim() === '' || !Number.isInteger(value) || value < 0 || value > 65_535) return 'The weight is a whole number from 0 to 65535.';
@@ -123,7 +124,7 @@ export function resume(ingress: Key, host: string | null, path: string | null): 
 export function purge(kind: 'key' | 'prefix' | 'host', first: string): Ask {
   return {
     title: 'Purge the cache',
-    about: 'The cache forgets, and asks the backends again.',
+    about: 'The cache of this node forgets, and asks the backends again. Caches of other nodes and of browsers keep what they have.',
     verb: 'Purge',
     lasts: false,
     danger: true,
@@ -144,7 +145,7 @@ export function purge(kind: 'key' | 'prefix' | 'host', first: string): Ask {
 export function resync(): Ask {
   return {
     title: 'Re-sync now',
-    about: 'Everything is read and programmed anew. Traffic goes on.',
+    about: 'Every rule of this node is worked out anew, compared with the kernel, and put right where it differs. Traffic goes on; the source is not read again.',
     verb: 'Re-sync',
     lasts: false,
     action: () => ({ kind: 'resync' }),
@@ -153,9 +154,9 @@ export function resync(): Ask {
 
 export function removeOverride(name: Key): Ask {
   return {
-    title: `Remove the override ${text(name)}`,
-    about: 'What it decided no longer counts.',
-    verb: 'Remove',
+    title: 'Take back a decision',
+    about: `The override ${text(name)} is removed. What the cluster says counts again.`,
+    verb: 'Take back',
     lasts: false,
     action: () => ({ kind: 'remove_override', name }),
   };

@@ -45,6 +45,13 @@ export function duration(s: number | null | undefined): string {
   return days < 10 ? `${days} d ${Math.floor((s % 86_400) / 3600)} h` : `${days} d`;
 }
 
+/** A time on a scale that ends at `highest`: all of one scale in one unit. */
+export function durationOf(ms: number, highest: number): string {
+  if (ms === 0) return '0';
+  const [unit, word] = highest < 1 ? [0.001, 'µs'] : highest < 1000 ? [1, 'ms'] : highest < 120_000 ? [1000, 's'] : [60_000, 'min'];
+  return `${Number((ms / unit).toPrecision(3))} ${word}`;
+}
+
 /** A short age for tables: one unit. */
 export function age(s: number | null | undefined): string {
   if (s == null || !Number.isFinite(s)) return NONE;

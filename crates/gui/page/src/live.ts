@@ -3,16 +3,21 @@
 // When the stream ends we try again, later each time; until then the page shows what it has, with its age.
 import { batch, signal } from '@preact/signals';
 import { ApiError, get, me, request } from './api';
+import { lengthen } from './samples';
 import { Lines } from './sse';
-import type { AuditEntry, Changes, Event, HealthChange, Hello, History, Overview, Sample } from './types';
+import type { AuditEntry, Changes, Event, HealthChange, Hello, History, OverrideItem, Overview, Page, Sample } from './types';
 
 export type Link = 'starting' | 'live' | 'lost';
 
 const EVENTS_KEPT_MAX = 500;
 const RECENT_KEPT_MAX = 900;
+/** So many overrides are marked on what they touch; the view of overrides has all. */
+const DECIDED_MAX = 1000;
 const BACK_OFF_MS = [500, 1000, 2000, 4000, 8000, 15_000];
 /** A stream that is silent for so long is dead. */
 const SILENCE_MS_MAX = 20_000;
+/** A stream that lasted so long ended for a reason of its own, such as its age: another follows at once. */
+const LASTED_MS = 5_000;
 /** Lists are read again at most so often, however much changes. */
 const REREAD_MS = 400;
 
@@ -35,6 +40,8 @@ export const reached = signal<ReadonlyMap<number, number>>(new Map());
 export const revision = signal(0);
 /** Grows when overrides changed or somebody acted. */
 export const decisions = signal(0);
+/** The overrides in force, for the marks that views put on what they touch. */
+export const decided = signal<OverrideItem[]>([]);
 /** Grows with each sample: figures in lists read themselves again. */
 export const beat = signal(0);
 /** What a screen reader is told. */
@@ -66,20 +73,28 @@ export function stop(): void {
     overview.value = null;
     history.value = null;
     fresh.value = [];
+    decided.value = [];
   });
 }
 
 async function loop(ended: AbortSignal): Promise<void> {
   let failures = 0;
   while (!ended.aborted) {
+    let openedAt = 0;
     try {
       await follow(ended, () => {
-        failures = 0;
+        openedAt = Date.now();
       });
     } catch (error) {
       if (ended.aborted || (error instanceof ApiError && error.status === 401)) return;
     }
     if (ended.aborted) return;
+    if (openedAt) failures = 0;
+    // The agent ends streams after a while, and its proxies too: nothing is lost before a new one fails.
+    if (openedAt && Date.now() - openedAt > LASTED_MS) {
+      await pause(Math.random() * 200, ended);
+      continue;
+    }
     const base = BACK_OFF_MS[Math.min(failures, BACK_OFF_MS.length - 1)] ?? 15_000;
     failures += 1;
     // Pages that lost the same agent do not all come back in the same moment.
@@ -138,18 +153,30 @@ async function follow(ended: AbortSignal, opened: () => void): Promise<void> {
 
 /** Everything that the stream then keeps up to date. */
 async function readAll(signal: AbortSignal): Promise<void> {
-  const [seen, past] = await Promise.all([
+  const [seen, past, decisionsNow] = await Promise.all([
     get<Overview>('overview', {}, signal),
     get<History>('history', {}, signal),
+    get<Page<OverrideItem>>('overrides', { limit: DECIDED_MAX }, signal),
   ]);
   batch(() => {
+    decided.value = decisionsNow.items;
     overview.value = seen;
     history.value = past;
+    part = past.part ? [past.part] : [];
     heardAt.value = Date.now();
     skewMs.value = seen.at_ms - Date.now();
     revision.value += 1;
     decisions.value += 1;
   });
+}
+
+/** Samples that are not enough yet for one of those since the start. */
+let part: Sample[] = [];
+
+function rereadDecided(): void {
+  get<Page<OverrideItem>>('overrides', { limit: DECIDED_MAX }).then((page) => {
+    decided.value = page.items;
+  }, () => undefined);
 }
 
 let rereading = 0;
@@ -184,6 +211,7 @@ function hear(event: string, data: string): void {
     case 'override':
       decisions.value += 1;
       revision.value += 1;
+      rereadDecided();
       rereadOverview();
       break;
     case 'audit':
@@ -203,7 +231,11 @@ function hello(said: Hello): void {
 
 function sample(said: Sample): void {
   const past = history.value;
-  if (past) history.value = { ...past, recent: [...past.recent, said].slice(-RECENT_KEPT_MAX) };
+  if (past) {
+    const longer = lengthen(past, [...part, said]);
+    part = longer.part;
+    history.value = { ...past, recent: [...past.recent, said].slice(-RECENT_KEPT_MAX), long: longer.long, long_tick_s: longer.long_tick_s };
+  }
   beat.value += 1;
   if (beat.value % 4 === 0 && !document.hidden) rereadOverview();
 }

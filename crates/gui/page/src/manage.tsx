@@ -9,6 +9,9 @@ import { Icon } from './ui/icons';
 import { toast } from './ui/toast';
 import type { Action, ActionResult } from './types';
 
+/** The entry of the audit log that is to be undone. */
+export interface Undoing { undo: string }
+
 /** A question to the person, before an action. */
 export interface Ask {
   title: string;
@@ -19,7 +22,7 @@ export interface Ask {
   lasts: boolean;
   danger?: boolean;
   /** The action, or what is missing for it. */
-  action: (fields: Fields) => Action | string;
+  action: (fields: Fields) => Action | Undoing | string;
   fields?: FieldSpec[];
 }
 
@@ -71,20 +74,23 @@ export function ActButton({ question, children, class: kind = '' }: { question: 
   return <button type="button" class={`btn ${kind}`} onClick={() => ask(question())}>{children}</button>;
 }
 
-export async function takeBack(id: number): Promise<void> {
-  try {
-    const result = await undo(id);
-    toast(sentence(result.summary));
-  } catch (error) {
-    toast(`Not undone: ${why(error)}`, { bad: true });
-  }
+/** Asks the agent to do it, or only what it would touch. */
+function send(action: Action | Undoing, how: { dry_run: boolean; reason: string; for_s: number | null }): Promise<ActionResult> {
+  if ('undo' in action) return undo(action.undo, { dry_run: how.dry_run, reason: how.reason });
+  return act({ action, ...how });
 }
 
 function done(result: ActionResult): void {
   const { id } = result;
   const until = result.until_ms ? `, until ${moment(result.until_ms - skewMs.value)}` : '';
-  if (result.undoable && id != null) toast(sentence(result.summary) + until, { undo: () => takeBack(id) });
-  else toast(sentence(result.summary) + until);
+  const said = sentence(result.summary) + until;
+  if (result.undoable && id != null) toast(said, { undo: () => ask(undoing(id, result.summary)) });
+  else toast(said);
+}
+
+/** The question before an action is undone. */
+export function undoing(id: string, summary: string): Ask {
+  return { title: `Undo #${id}`, about: `It was: ${summary}.`, verb: 'Undo', lasts: false, action: () => ({ undo: id }) };
 }
 
 export function ActionDialog() {
@@ -127,7 +133,7 @@ function Dialog({ question }: { question: Ask }) {
     if (typeof action === 'string') return;
     let gone = false;
     const timer = setTimeout(() => {
-      act({ action, dry_run: true, reason: '', for_s: null }).then(
+      send(action, { dry_run: true, reason: '', for_s: forS }).then(
         (result) => !gone && setPreview(result),
         (error: unknown) => !gone && setProblem(why(error)),
       );
@@ -136,7 +142,7 @@ function Dialog({ question }: { question: Ask }) {
       gone = true;
       clearTimeout(timer);
     };
-  }, [wanted]);
+  }, [wanted, forS]);
 
   const close = () => {
     if (asking.value === question) asking.value = null;
@@ -146,7 +152,7 @@ function Dialog({ question }: { question: Ask }) {
     if (typeof action === 'string' || busy) return;
     setBusy(true);
     try {
-      const result = await act({ action, dry_run: false, reason: because.trim(), for_s: forS });
+      const result = await send(action, { dry_run: false, reason: because.trim(), for_s: forS });
       close();
       done(result);
     } catch (error) {
@@ -248,6 +254,7 @@ function Impact({ preview, problem, missing }: { preview: ActionResult | null; p
             </ul>
           )}
           {preview.warnings.map((text) => <p key={text} class="warning"><Icon name="warn" /><span>{text}</span></p>)}
+          {preview.until_ms != null && <p class="small muted">Until {moment(preview.until_ms - skewMs.value)}.</p>}
           {!preview.undoable && <p class="small muted">This cannot be undone.</p>}
         </>
       )}

@@ -2,7 +2,9 @@
 // rates per second, shares between 0 and 1.
 
 export interface Key { namespace: string; name: string }
-export interface Page<T> { items: T[]; total: number; offset: number; next: number | null; at_ms: number }
+export interface Page<T> { items: T[]; total: number; offset: number; next: number | null; at_ms: number; stale?: Stale | null }
+/** What is shown is not of now, and why; null where it never was known. */
+export interface Stale { since_ms: number | null; reason: string }
 export type State = 'ok' | 'idle' | 'warning' | 'error';
 export interface Problem { code: string; message: string }
 export type Role = 'read' | 'admin';
@@ -45,6 +47,7 @@ export interface SourceHealth {
   revision: number;
   problem_count: number;
   problems: string[];
+  note?: string | null;
 }
 export interface Counts {
   services: number;
@@ -119,6 +122,7 @@ export interface History {
   recent: Sample[];
   long: Sample[];
   long_tick_s: number;
+  part?: Sample | null;
 }
 
 export interface ServiceItem {
@@ -170,6 +174,16 @@ export interface ServiceDetail extends ServiceItem {
   endpoint_items: EndpointItem[];
   overrides: OverrideItem[];
   routes: string[];
+  traffic?: ServiceTraffic | null;
+  traffic_reason?: string | null;
+}
+/** What the kernel has counted for a service (IPVS). */
+export interface ServiceTraffic {
+  connections: number;
+  packets_in: number;
+  packets_out: number;
+  bytes_in: number;
+  bytes_out: number;
 }
 export interface EndpointItem {
   address: string;
@@ -225,6 +239,7 @@ export interface RouteBackend {
   ready: number;
   total: number;
   canary: boolean;
+  condition?: string;
 }
 export interface CertificateItem {
   id: string;
@@ -246,6 +261,7 @@ export interface TrafficMap {
   edges: Edge[];
   services_total: number;
   services_shown: number;
+  stale?: Stale | null;
 }
 export interface Vertex {
   id: string;
@@ -268,6 +284,19 @@ export interface PodsSummary {
   policies: number;
   cni: string;
   problems: string[];
+  tunnel?: Tunnel | null;
+}
+export interface Tunnel {
+  name: string;
+  kind: string;
+  vni: number;
+  port: number;
+  address: string | null;
+  mtu: number | null;
+  mac: string | null;
+  up: boolean;
+  state: State;
+  state_text: string;
 }
 export interface NetworkItem { name: string; bridge: string; subnets: string[]; instances: number }
 export interface InstanceItem {
@@ -279,13 +308,22 @@ export interface InstanceItem {
   ports: string[];
   services: Key[];
 }
-export interface PeerItem { node: string; addresses: string[]; subnets: string[]; mode: string }
+export interface PeerItem {
+  node: string;
+  addresses: string[];
+  subnets: string[];
+  mode: string;
+  public_addresses?: string[];
+  tunnel_mac?: string | null;
+  state?: State;
+  state_text?: string;
+}
 
 export interface TraceAnswer {
   kind: string;
   verdict: string;
   summary: string;
-  steps: { text: string; decides: boolean }[];
+  steps: { text: string; decides: boolean; kind?: string }[];
   endpoints: string[];
   draining: string[];
   masquerade: boolean;
@@ -337,7 +375,7 @@ export interface ActionResult {
   touches: { kind: string; object: string; before: string; after: string }[];
   touches_total: number;
   warnings: string[];
-  id: number | null;
+  id: string | null;
   undoable: boolean;
   until_ms: number | null;
   override: OverrideItem | null;
@@ -362,7 +400,7 @@ export interface OverrideItem {
   touches: number;
 }
 export interface AuditEntry {
-  id: number;
+  id: string;
   at_ms: number;
   who: string;
   role: Role;
@@ -373,8 +411,8 @@ export interface AuditEntry {
   until_ms: number | null;
   outcome: 'done' | 'refused' | 'failed' | 'expired';
   error: string | null;
-  undoes: number | null;
-  undone_by: number | null;
+  undoes: string | null;
+  undone_by: string | null;
   undoable: boolean;
 }
 

@@ -1,21 +1,27 @@
 // Reading a part of the API and keeping it fresh.
 import { useSignalEffect } from '@preact/signals';
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
-import { get, reason } from './api';
+import { ApiError, get, reason } from './api';
 import { beat, decisions, link, revision } from './live';
 import type { Page } from './types';
 
 export interface Asked<T> {
   value: T | null;
+  /** Why the last question failed. With a value it is one that was read before. */
   error: string | null;
   again: () => void;
 }
+
+/** What the last answers said, and about which path: another path's answer is never shown. */
+interface Heard<T> { path: string | null; value: T | null; error: string | null }
 
 /** How often a list is read again for its figures, in samples. */
 const BEATS = 4;
 /** However much changes, a list is read again at most so often. */
 const CHANGES_MS = 1000;
 const PAGE = 500;
+/** Answers that say that a thing is not there any more, or not for us. */
+const GONE = [403, 404, 410];
 /** A list has at most so many items here; filters reach the others. */
 const ITEMS_MAX = 20_000;
 
@@ -23,8 +29,7 @@ type Query = Record<string, string | number | undefined>;
 
 /** Asks `path` now, when objects change, when somebody acts, and for figures now and then. */
 export function useAsked<T>(path: string | null, query: Query = {}, how: { paged?: boolean; still?: boolean } = {}): Asked<T> {
-  const [value, setValue] = useState<T | null>(null);
-  const [error, setError] = useState<string | null>(null);
+  const [heard, setHeard] = useState<Heard<T>>({ path, value: null, error: null });
   const state = useRef({ running: false, again: false, gone: new AbortController(), at: '' });
   const at = path == null ? '' : `${path}?${JSON.stringify(query)}`;
 
@@ -44,10 +49,12 @@ export function useAsked<T>(path: string | null, query: Query = {}, how: { paged
     const { signal } = mine.gone;
     const answer = how.paged ? all(path, query, signal) : get(path, query, signal);
     answer.then((got) => {
-      setValue(got as T);
-      setError(null);
+      if (!signal.aborted) setHeard({ path, value: got as T, error: null });
     }, (problem: unknown) => {
-      if (!signal.aborted) setError(reason(problem));
+      if (signal.aborted) return;
+      // What is gone is not shown any longer; else what was read before stays, and is called old.
+      const gone = problem instanceof ApiError && GONE.includes(problem.status);
+      setHeard((old) => ({ path, value: gone || old.path !== path ? null : old.value, error: reason(problem) }));
     }).finally(() => {
       if (signal.aborted) return;
       mine.running = false;
@@ -85,7 +92,7 @@ export function useAsked<T>(path: string | null, query: Query = {}, how: { paged
     first.current = false;
     if (!began && turn === 0 && link.peek() !== 'lost' && !document.hidden) askSoon();
   });
-  return { value, error: value == null ? error : null, again: ask };
+  return heard.path === path ? { value: heard.value, error: heard.error, again: ask } : { value: null, error: null, again: ask };
 }
 
 /** All parts of a list. */

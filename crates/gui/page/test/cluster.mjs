@@ -121,12 +121,12 @@ status: { addresses: [{ type: InternalIP, address: 192.0.2.${i + 1} }] }
 }
 
 /** A certificate of its own for a host, as a Secret. */
-export function secret(namespace, name, host, days) {
+export function secret(namespace, name, host, days, organisation = 'Example Trust') {
   const place = mkdtempSync(join(tmpdir(), 'telaio-cert-'));
   const [key, cert] = [join(place, 'key.pem'), join(place, 'cert.pem')];
   try {
     execFileSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-keyout', key, '-out', cert,
-      '-days', String(days), '-subj', `/O=Example Trust/CN=${host}`, '-addext', `subjectAltName=DNS:${host}`], { stdio: ['ignore', 'ignore', 'pipe'] });
+      '-days', String(days), '-subj', `/O=${organisation.replaceAll('/', '\\/')}/CN=${host}`, '-addext', `subjectAltName=DNS:${host}`], { stdio: ['ignore', 'ignore', 'pipe'] });
     const coded = (file) => readFileSync(file).toString('base64');
     return `apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: { name: ${name}, namespace: ${namespace} }\ndata:\n  tls.crt: ${coded(cert)}\n  tls.key: ${coded(key)}\n---\n`;
   } finally {

@@ -52,8 +52,8 @@ export class Browser {
   }
 
   /** A watched page; signed in with `token` where there is one. */
-  async page({ base, token, secret = token, size = [1440, 900], dark = false, allow = [], watch = [] }) {
-    const context = await this.browser.newContext({ viewport: { width: size[0], height: size[1] }, colorScheme: dark ? 'dark' : 'light', reducedMotion: 'reduce' });
+  async page({ base, token, secret = token, size = [1440, 900], dark = false, anyCertificate = false, allow = [], watch = [] }) {
+    const context = await this.browser.newContext({ viewport: { width: size[0], height: size[1] }, colorScheme: dark ? 'dark' : 'light', reducedMotion: 'reduce', ignoreHTTPSErrors: anyCertificate });
     await context.grantPermissions(['clipboard-read', 'clipboard-write'], { origin: new URL(base).origin }).catch(() => undefined);
     const page = await context.newPage();
     page.setDefaultTimeout(PATIENCE_MS);

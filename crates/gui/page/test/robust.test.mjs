@@ -12,6 +12,9 @@ const STREAMS = 100;
 const INTERACTIVE_MS_MAX = 6000;
 const FRAME_P95_MS_MAX = 120;
 const SEARCH_MS_MAX = 1500;
+/** Rounds with and without pages, and how much more a request may cost with them: what such rounds differ by anyway. */
+const ROUNDS = 5;
+const COST_MAX = 1.25;
 
 test('when the agent is away the page says so, keeps what it has with its age, and comes back', async ({ open, telaio }) => {
   const page = await open();
@@ -28,23 +31,37 @@ test('when the agent is away the page says so, keeps what it has with its age, a
   await page.locator('.view-head .live', { hasText: 'Live' }).waitFor();
 }, { allow: [/ERR_/, /Failed to fetch/, /401|429|50\d/] });
 
-/** Requests a second that one client gets through, and how long the slowest of 100 take. */
-async function pace(port, host, path, spanMs) {
-  const times = [];
-  const end = Date.now() + spanMs;
-  while (Date.now() < end) {
-    const start = performance.now();
-    await ask(port, host, path);
-    times.push(performance.now() - start);
-  }
-  times.sort((a, b) => a - b);
-  return { p50: times[times.length >> 1], p99: times[Math.floor(times.length * 0.99)], count: times.length };
-}
-
 /** Seconds of processor time that a process has used. */
 function used(pid) {
   const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').replace(/^.*\) /s, '').split(' ');
   return (Number(fields[11]) + Number(fields[12])) / 100;
+}
+
+const median = (all) => all.toSorted((a, b) => a - b)[all.length >> 1];
+
+/** Pages as the agent sees them: a stream each, and what a page reads beside it, as often as it does. */
+async function openPages(base, token) {
+  const gone = new AbortController();
+  const headers = { Authorization: `Bearer ${token}` };
+  const pages = [];
+  for (let i = 0; i < STREAMS; i += 1) {
+    const response = await fetch(`${base}api/v1/events/stream`, { headers, signal: gone.signal });
+    equal(response.status, 200, `stream ${i}`);
+    const reader = response.body.getReader();
+    const page = { heard: 0 };
+    pages.push(page);
+    void (async () => {
+      for (;;) {
+        const { done } = await reader.read();
+        if (done) return;
+        page.heard += 1;
+        // As one that shows services: the overview and the list anew, every few samples.
+        if (page.heard % 4 === 0) for (const path of ['overview', 'services?limit=500']) await (await fetch(`${base}api/v1/${path}`, { headers, signal: gone.signal })).arrayBuffer();
+      }
+    })().catch(() => undefined);
+  }
+  await until('every stream hears something', () => pages.every((one) => one.heard > 1));
+  return () => gone.abort();
 }
 
 test('a hundred open pages cost the proxy nothing that can be measured', async ({ base, token, ports, telaio }) => {
@@ -53,37 +70,34 @@ test('a hundred open pages cost the proxy nothing that can be measured', async (
   const children = readdirSync(`/proc/${pid}/task`).flatMap((thread) => readFileSync(`/proc/${pid}/task/${thread}/children`, 'utf8').split(' ').filter(Boolean));
   equal(children.length, 1, 'processes of the agent');
   const worker = Number(children[0]);
+  const requests = async () => (await (await fetch(`${base}api/v1/overview`, { headers: { Authorization: `Bearer ${token}` } })).json()).traffic.requests;
+  /** Microseconds of the proxy's processor time for a request, and of the agent's for a second. */
   const measure = async () => {
-    const before = used(worker);
-    const seen = await pace(ports.http, HOSTS.shop, '/', 4000);
-    return { ...seen, each: (used(worker) - before) * 1e6 / seen.count };
+    const [count, work, agent, start] = [await requests(), used(worker), used(pid), Date.now()];
+    for (let batch = 0; batch < 50; batch += 1) {
+      const next = new Promise((go) => setTimeout(go, 50));
+      await Promise.all(Array.from({ length: 25 }, () => ask(ports.http, HOSTS.shop, '/')));
+      await next;
+    }
+    const spent = used(worker) - work;
+    const perSecond = ((used(pid) - agent) * 1000) / ((Date.now() - start) / 1000);
+    // The figures are up to a sample old.
+    await new Promise((go) => setTimeout(go, 1200));
+    return { each: (spent * 1e6) / ((await requests()) - count), perSecond };
   };
-  await pace(ports.http, HOSTS.shop, '/', 1000);
-  const alone = await measure();
-  const gone = new AbortController();
-  const streams = [];
-  for (let i = 0; i < STREAMS; i += 1) {
-    const response = await fetch(`${base}api/v1/events/stream`, { headers: { Authorization: `Bearer ${token}` }, signal: gone.signal });
-    equal(response.status, 200, `stream ${i}`);
-    const reader = response.body.getReader();
-    const stream = { heard: 0 };
-    streams.push(stream);
-    void (async () => {
-      for (;;) {
-        const { done } = await reader.read();
-        if (done) return;
-        stream.heard += 1;
-        // As a page does that shows services: the overview and the list anew, every few samples.
-        if (stream.heard % 4 === 0) for (const path of ['overview', 'services?limit=500']) await (await fetch(`${base}api/v1/${path}`, { headers: { Authorization: `Bearer ${token}` }, signal: gone.signal })).arrayBuffer();
-      }
-    })().catch(() => undefined);
+  await measure();
+  const [alone, watched] = [[], []];
+  // In turns, so that whatever else the machine does meets both alike.
+  for (let round = 0; round < ROUNDS; round += 1) {
+    alone.push(await measure());
+    const close = await openPages(base, token);
+    watched.push(await measure());
+    close();
   }
-  await until('every stream hears something', () => streams.every((one) => one.heard > 1));
-  const watched = await measure();
-  gone.abort();
-  const words = (seen) => `p50 ${seen.p50.toFixed(2)} ms, p99 ${seen.p99.toFixed(2)} ms, ${seen.count} requests, ${seen.each.toFixed(0)} µs of processor time of the proxy each`;
-  console.log(`     no page: ${words(alone)}\n     ${STREAMS} pages: ${words(watched)}\n     no page again: ${words(await measure())}`);
-  assert(watched.p50 < alone.p50 * 2 + 1, `the median went from ${alone.p50} to ${watched.p50} ms`);
+  const [without, with_] = [alone, watched].map((all) => median(all.map((one) => one.each)));
+  const agent = (all) => median(all.map((one) => one.perSecond)).toFixed(0);
+  console.log(`     processor time of the proxy for a request, medians of ${ROUNDS} rounds: ${without.toFixed(0)} µs without a page, ${with_.toFixed(0)} µs with ${STREAMS} pages; of the agent beside it: ${agent(alone)} and ${agent(watched)} ms a second`);
+  assert(with_ < without * COST_MAX, `a request costs ${with_.toFixed(0)} µs with ${STREAMS} pages, ${without.toFixed(0)} µs without`);
 });
 
 /** Times between frames while `pane` scrolls by `step` before each: the median, and what 95 of 100 stay below. */
@@ -102,6 +116,29 @@ async function frames(page, pane, step) {
     times.sort((a, b) => a - b);
     return { p50: times[60], p95: times[114], max: times[119] };
   }, [pane, step]);
+}
+
+/** The list of routes has rows of two lines, of which few are drawn: wherever it is scrolled to there are rows, in order, and the last is at the end. */
+async function scrolledThrough(page) {
+  await page.open('routes');
+  const rows = page.locator('tbody tr:not(.filler)');
+  await rows.first().waitFor();
+  assert((await rows.count()) < 150, 'rows that are drawn at once');
+  const inSight = () => page.evaluate(() => {
+    const row = document.elementFromPoint(innerWidth / 2, innerHeight / 2)?.closest('tr');
+    const end = document.querySelector('.table-wrap').getBoundingClientRect().bottom;
+    return { index: Number(row?.getAttribute('aria-rowindex') ?? 0), filler: row?.classList.contains('filler') ?? true, rest: end - innerHeight };
+  });
+  for (const share of [0.25, 0.5, 0.75]) {
+    await page.evaluate((part) => scrollTo(0, document.documentElement.scrollHeight * part), share);
+    await until('rows are in sight', async () => !(await inSight()).filler);
+    const { index } = await inSight();
+    assert(Math.abs(index / MANY - share) < 0.05, `at ${share} of the list stands row ${index}`);
+  }
+  await page.evaluate(() => scrollTo(0, document.documentElement.scrollHeight));
+  await until('the last row is there', async () => (await rows.last().getAttribute('aria-rowindex')) === String(MANY + 1));
+  await page.evaluate(() => scrollTo(0, document.documentElement.scrollHeight));
+  await page.getByRole('link', { name: 'Trace svc-0999.example.com' }).waitFor();
 }
 
 test(`${MANY} services stay usable`, async ({ open, telaio, failures: shots }) => {
@@ -135,6 +172,7 @@ test(`${MANY} services stay usable`, async ({ open, telaio, failures: shots }) =
     await page.getByLabel('Search services').fill('svc-0777');
     await until('one is left', async () => (await page.locator('tbody tr').count()) === 1);
     const search = Date.now() - typed;
+    await scrolledThrough(page);
     await page.open('map');
     await page.locator('.vertex.k-namespace').first().waitFor();
     for (const [kind, words] of [['host', '50 hosts'], ['route', '50 routes'], ['namespace', 'team-7'], ['endpoint', '150 endpoints'], ['node', 'loom-b']]) await page.locator(`.vertex.k-${kind}`, { hasText: words }).first().waitFor();

@@ -15,6 +15,9 @@ import './views.test.mjs';
 import './manage.test.mjs';
 import './access.test.mjs';
 import './robust.test.mjs';
+import './live.test.mjs';
+import './decisions.test.mjs';
+import './safety.test.mjs';
 
 const { values: given } = parseArgs({ options: { binary: { type: 'string' }, only: { type: 'string' }, times: { type: 'string', default: '1' }, failures: { type: 'string' }, screens: { type: 'string' } } });
 if (!given.binary) throw new Error('--binary PATH is missing');

@@ -13,10 +13,10 @@ async function modules() {
       root: fileURLToPath(new URL('..', import.meta.url)),
       configFile: false,
       logLevel: 'error',
-      build: { outDir, emptyOutDir: true, copyPublicDir: false, minify: false, lib: { entry: { sse: 'src/sse.ts', format: 'src/format.ts', layout: 'src/map/layout.ts', chart: 'src/ui/ticks.ts' }, formats: ['es'], fileName: (_, name) => `${name}.mjs` } },
+      build: { outDir, emptyOutDir: true, copyPublicDir: false, minify: false, lib: { entry: { sse: 'src/sse.ts', format: 'src/format.ts', layout: 'src/map/layout.ts', chart: 'src/ui/ticks.ts', rows: 'src/ui/window.ts', samples: 'src/samples.ts', curve: 'src/map/curve.ts', spread: 'src/map/spread.ts' }, formats: ['es'], fileName: (_, name) => `${name}.mjs` } },
     });
     const load = (name) => import(pathToFileURL(join(outDir, `${name}.mjs`)).href);
-    return { sse: await load('sse'), format: await load('format'), layout: await load('layout'), chart: await load('chart') };
+    return { sse: await load('sse'), format: await load('format'), layout: await load('layout'), chart: await load('chart'), rows: await load('rows'), samples: await load('samples'), curve: await load('curve'), spread: await load('spread') };
   } finally {
     rmSync(outDir, { recursive: true });
   }
@@ -102,4 +102,43 @@ unit('scales end at round numbers that reach the highest value', ({ chart }) => 
     const ticks = chart.niceTicks(highest);
     assert(ticks[0] === 0 && ticks.at(-1) >= highest && ticks.length <= 5, `ticks up to ${highest}: ${ticks}`);
   }
+});
+
+unit('the window of a long list has the rows in sight, whatever their heights', ({ rows }) => {
+  const ids = Array.from({ length: 1000 }, (_, i) => `r${i}`);
+  const height = (i) => 36 + (i % 3) * 12;
+  const heights = new rows.Heights();
+  for (let i = 0; i < ids.length; i += 1) heights.measured(ids[i], height(i));
+  const top = (i) => ids.slice(0, i).reduce((sum, _, at) => sum + height(at), 0);
+  for (const at of [0, 333, 999]) {
+    const seen = heights.window(ids, top(at) + 1, top(at) + 500);
+    equal(seen.from, at, 'the first row');
+    equal(seen.above, top(at), 'room above');
+    equal(seen.above + ids.slice(seen.from, seen.to).reduce((sum, _, i) => sum + height(seen.from + i), 0) + seen.below, top(1000), 'the whole height');
+  }
+  const beyond = heights.window(ids, 1e9, 1e9 + 100);
+  equal([beyond.from, beyond.to].join(), '999,1000', 'beyond the end there is the last');
+  equal(JSON.stringify(heights.window([], 0, 100)), JSON.stringify({ from: 0, to: 0, above: 0, below: 0 }), 'an empty list');
+});
+
+unit('samples since the start are joined as the agent joins them, and fit', ({ samples }) => {
+  const one = (i) => ({ at_ms: i * 1000, rate: 2, error_rate: 0, p50_ms: i % 2 ? null : 1, p90_ms: null, p99_ms: i, connections: i, active: 0, cache_hit_share: null, sync_rate: 0, sync_failures: 1, change_rate: 0, drift_repairs: 0, source_age_s: null, healthy: true });
+  let past = { tick_s: 1, long_tick_s: 1, long: [], part: [] };
+  for (let i = 1; i <= 5000; i += 1) past = { tick_s: 1, ...samples.lengthen(past, [...past.part, one(i)]) };
+  assert(past.long.length < samples.LONG_MAX && past.long.length >= samples.LONG_MAX / 2 - 1, `${past.long.length} samples`);
+  equal(past.long.reduce((sum, it) => sum + it.sync_failures, 0) + past.part.length, 5000, 'failures');
+  assert(past.long.every((it) => it.rate === 2 && it.p50_ms === 1), 'rates and latencies');
+});
+
+unit('lines to nodes go by a lane of their own, and columns have the room that their names need', ({ curve, spread, layout }) => {
+  const names = ['a', 'b', 'c'].map((id) => vertex(`node:${id}`, 'node'));
+  const lanes = [...curve.byNode(names, 100, 160).values()];
+  assert(lanes.every((x, i) => x > 100 && x < 160 && (i === 0 || x - lanes[i - 1] >= 9)), `lanes: ${lanes}`);
+  assert(curve.follow({ x: 90, y: 10 }, { x: 200, y: 300 }, 130).includes('V'), 'a line by a lane');
+  const long = vertex('host:x', 'host', { label: 'a-rather-long-name.of-a-host.example.com' });
+  const map = layout.layOut({ vertices: [long, vertex('service:n/s', 'service')], edges: [edge('host:x', 'service:n/s')] }, new Set());
+  const wide = spread.spread(map, 1400);
+  assert(wide.columns[0].width > wide.columns[1].width, `widths: ${JSON.stringify(wide.columns)}`);
+  const narrow = spread.spread(map, 360);
+  assert(narrow.width <= 361 && narrow.columns.every((one) => one.width >= 104), `on a phone: ${JSON.stringify(narrow)}`);
 });

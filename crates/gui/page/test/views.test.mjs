@@ -17,7 +17,7 @@ export const VIEWS = [
   ['routes/certificates', 'Routes & certificates', 'shop/shop-tls'],
   ['pods', 'Pods', 'loom-b'],
   ['trace', 'Trace', 'Ask about a request'],
-  [`trace?url=${encodeURIComponent(`http://${HOSTS.shop}/api/orders`)}`, 'Trace', 'It is forwarded'],
+  [`trace?url=${encodeURIComponent(`http://${HOSTS.shop}/api/orders`)}`, 'Trace', 'Forwarded'],
   ['events', 'Events', 'In the kernel after'],
   ['overrides', 'Overrides & audit', 'Audit log'],
 ];
@@ -107,7 +107,7 @@ test('connections that clients hold are counted at the service, its port and its
   const column = await endpoints.locator('thead th').evaluateAll((heads) => heads.findIndex((one) => one.textContent.includes('Connections')));
   const counted = async () => (await endpoints.locator(`tbody tr > :nth-child(${column + 1})`).allInnerTexts()).map(Number);
   const sum = async () => (await counted()).reduce((all, one) => all + one, 0);
-  const facts = page.locator('dl.facts');
+  const facts = page.locator('dl.fact-grid');
   await until('none is open', async () => (await sum()) === 0);
   const held = [];
   try {
@@ -121,7 +121,7 @@ test('connections that clients hold are counted at the service, its port and its
     await facts.getByText('http, 9 open').waitFor();
     const list = await open();
     await list.open('services');
-    await until('the list counts them', async () => /\t9\t/.test(await list.locator('tr', { hasText: 'shop/catalog' }).innerText()));
+    await until('the list counts them', async () => /\t9(\t|$)/m.test(await list.locator('tr', { hasText: 'shop/catalog' }).innerText()));
   } finally {
     for (const socket of held) socket.destroy();
   }
@@ -177,7 +177,7 @@ test('a trace is followed step by step, and its link has the question but not th
   await page.open('trace');
   await page.getByLabel('URL', { exact: true }).fill(`http://${HOSTS.shop}/api/orders`);
   await page.getByRole('button', { name: 'Trace', exact: true }).click();
-  await page.getByText('It is forwarded').waitFor();
+  await page.getByText('Forwarded').waitFor();
   assert((await text(page)).includes('10.244.1.20:8080'), 'the endpoint of the request');
   assert(await page.locator('.steps li').count() > 1, 'steps');
   await page.getByRole('button', { name: 'Copy link' }).click();
@@ -186,12 +186,12 @@ test('a trace is followed step by step, and its link has the question but not th
   assert(!link.includes(token) && link.includes('url='), `the link ${link}`);
   const other = await open();
   await other.goto(link);
-  await other.getByText('It is forwarded').waitFor();
+  await other.getByText('Forwarded').waitFor();
   await other.getByRole('button', { name: 'Packet' }).click();
   await other.getByLabel('From').fill('10.244.1.200');
   await other.getByLabel('To', { exact: true }).fill('10.96.0.11:80');
   await other.getByRole('button', { name: 'Trace', exact: true }).click();
-  await other.getByText('It goes to an endpoint').waitFor();
+  await other.getByText('To an endpoint').waitFor();
   assert((await text(other)).includes('10.244.2.21:8080'), 'the endpoint of the packet');
   await other.getByLabel('To', { exact: true }).fill('not an address');
   await other.getByRole('button', { name: 'Trace', exact: true }).click();
@@ -201,7 +201,7 @@ test('a trace is followed step by step, and its link has the question but not th
 test('certificates show when they end, and warn before', async ({ open }) => {
   const page = await open();
   await show(page, VIEWS[5]);
-  await page.locator('tr', { hasText: 'search/search-tls' }).getByText('Warning').waitFor();
+  await page.locator('tr', { hasText: 'search/search-tls' }).getByText('Ends soon').waitFor();
   await page.locator('tr', { hasText: 'shop/shop-tls' }).getByText('OK').waitFor();
 });
 

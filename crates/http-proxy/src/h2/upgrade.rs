@@ -13,7 +13,7 @@ use crate::error::{ErrorKind, ProxyError};
 use crate::h1::parse::{self, BodyLength, ResponseFraming};
 use crate::h1::timer::after;
 use crate::h1::write;
-use crate::head::{Known, RequestHead, ResponseHead};
+use crate::head::{RequestHead, ResponseHead};
 use crate::proxy::attempts::Attempts;
 use crate::table::UpstreamProtocol;
 use crate::tls::Rewind;
@@ -69,7 +69,7 @@ async fn try_once(
     let mut connection = match connected {
         Ok(connection) => connection,
         Err(error) => {
-            attempts.report(&peer, true);
+            attempts.failed(&peer, &error, false);
             return Err(error);
         }
     };
@@ -88,7 +88,7 @@ async fn try_once(
                 let stream = Counted::new(connection).ok_or(gone)?;
                 return Ok(Opened { head, way: Way::Tunnel(Rewind::with(rest.freeze(), stream)) });
             }
-            attempts.report_answer(&peer, &head, false);
+            attempts.report_answer(&peer, &head);
             forwarding.edit_response(request, &mut head, &peer);
             let overall = policy.timeouts.request.map(|time| after(attempts.begun, time));
             let exchange = Exchange::answered(connection, flight, &rest, policy, overall);
@@ -122,8 +122,9 @@ async fn ask(
                 parse::remove_named(&mut head.headers);
             }
             let switching = head.status == StatusCode::SWITCHING_PROTOCOLS;
-            if switching && !head.headers.contains(Known::Upgrade) {
-                return Err(ErrorKind::BadResponse("an upgrade to nothing").into());
+            if switching && !parse::is_offered(&request.headers, &head.headers) {
+                let unasked = "an upgrade that nobody asked for";
+                return Err(ErrorKind::BadResponse(unasked).into());
             }
             if switching || !head.status.is_informational() {
                 return Ok((head, framing, input));

@@ -101,9 +101,9 @@ impl<'a> Attempts<'a> {
         !self.any_status && is_gateway_error(response)
     }
 
-    /// An endpoint answered; whether the route's policy refuses that, so that another is asked.
-    pub(crate) fn report_answer(&self, peer: &Peer, response: &ResponseHead, refused: bool) {
-        let failed = refused || self.blames(response);
+    /// An endpoint answered.
+    pub(crate) fn report_answer(&self, peer: &Peer, response: &ResponseHead) {
+        let failed = self.blames(response);
         self.report(peer, failed);
         // Failures are counted as such.
         if !failed && response.status.is_server_error() {
@@ -133,7 +133,10 @@ impl<'a> Attempts<'a> {
     /// Whether the request may be sent once more after this failure, by safety, policy and budget.
     pub(crate) fn may_try_again(&mut self, method: &Method, error: &ProxyError) -> bool {
         let retry = &self.forwarding.route.route.policy.retry;
+        // The head was sent and answered with something: as safe as a connection that broke.
+        let unreadable = matches!(error.kind, ErrorKind::BadResponse(_)) && retry.on.invalid_header;
         let safe = match error.retry {
+            RetryHint::Never if unreadable => self.forwarding.may_repeat(method),
             RetryHint::Never => false,
             RetryHint::Unsent => true,
             RetryHint::Idempotent => self.forwarding.may_repeat(method),

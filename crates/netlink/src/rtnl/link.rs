@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::put_ip;
 use crate::links::{LinkIndex, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK};
-use crate::wire::Writer;
+use crate::wire::{Attributes, Writer};
 
 /// `struct ifinfomsg`: family, type, the link's number, flags, mask of flags.
 pub(super) const LINK_HEADER_LEN: usize = 16;
@@ -227,19 +227,20 @@ impl BridgeVlan {
     }
 }
 
-/// Has a bridge tell the virtual networks of its ports apart.
+/// Has a bridge tell the virtual networks of its ports apart, or no longer.
 pub(super) fn write_vlan_filtering(
     writer: &mut Writer,
     flags: u16,
     sequence: u32,
     which: Which<'_>,
+    is_on: bool,
 ) {
     writer.begin(RTM_NEWLINK, flags, sequence, &which.header());
     which.put_name(writer);
     let info = writer.begin_nest(IFLA_LINKINFO);
     writer.put_str(INFO_KIND, "bridge");
     let data = writer.begin_nest(INFO_DATA);
-    writer.put_u8(BR_VLAN_FILTERING, 1);
+    writer.put_u8(BR_VLAN_FILTERING, u8::from(is_on));
     writer.end_nest(data);
     writer.end_nest(info);
     writer.end();
@@ -299,6 +300,18 @@ pub struct BridgePort {
     pub is_quiet: bool,
 }
 
+/// What the information about a link says of it as a port of a bridge.
+pub(crate) fn read_port(info: Attributes<'_>) -> Option<BridgePort> {
+    let data =
+        info.nested(INFO_SLAVE_DATA).filter(|_| info.str(INFO_SLAVE_KIND) == Some("bridge"))?;
+    let has = |flag| data.u8(flag).is_some_and(|value| value != 0);
+    Some(BridgePort {
+        isolated: has(BRPORT_ISOLATED),
+        hairpin: has(BRPORT_HAIRPIN),
+        is_quiet: ![BRPORT_LEARNING, BRPORT_MCAST_FLOOD, BRPORT_BCAST_FLOOD].into_iter().any(has),
+    })
+}
+
 /// The IPv6 address that a link gives itself, by the kernel's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -324,7 +337,7 @@ pub struct SetLink<'a> {
     pub mac: Option<Mac>,
     /// The group.
     pub group: Option<u32>,
-    /// The bridge that it hangs on.
+    /// The bridge that it hangs on; number 0 takes it off.
     pub master: Option<LinkIndex>,
     /// What it may do as a port of a bridge.
     pub port: Option<BridgePort>,

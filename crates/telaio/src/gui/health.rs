@@ -83,6 +83,11 @@ impl AdminAgent {
     fn ingress_health(&self) -> (State, String) {
         #[cfg(unix)]
         if let Some(ingress) = self.monitor.ingress() {
+            if self.asked.hangs() {
+                let message = "the worker does not answer; requests may wait, and what is shown of \
+                               them is old";
+                return (State::Error, message.to_owned());
+            }
             return if ingress.is_serving() {
                 (State::Ok, format!("serving {} routes", ingress.routes()))
             } else {

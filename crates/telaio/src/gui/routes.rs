@@ -20,8 +20,8 @@ use super::AdminAgent;
 use super::changes::{Told, certificate_text};
 use crate::ingress::{ControlError, IngressControl, IngressState};
 
-/// How long people wait for the worker. What it said before is better than nothing.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
+/// What the worker said longer ago is not of now.
+const AGE_MAX_MS: i64 = 3000;
 /// A certificate that ends within so many seconds is to be looked at.
 const EXPIRING_S: i64 = 30 * 86_400;
 
@@ -70,9 +70,49 @@ pub(super) struct Known {
 
 /// What is known of routes, and why that is not of now.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct Shown {
     known: Option<Arc<Known>>,
     stale: Option<Stale>,
+}
+
+impl Known {
+    /// Asks the worker for all that lists show.
+    pub(super) async fn ask(control: &IngressControl, kept: &StatsKept) -> Option<Self> {
+        let table = control.routes().await.ok()?;
+        let certificates = control.certificates().await.ok()?;
+        let is_blind = {
+            let mut kept = kept.0.lock();
+            kept.forget_old();
+            kept.is_blind()
+        };
+        let mut taken = take(control).await.ok()?;
+        kept.0.lock().take(&taken, &table);
+        if is_blind && taken.stats.totals.all.requests() > 0 {
+            tokio::time::sleep(FIRST_SPAN).await;
+            taken = take(control).await.ok()?;
+            kept.0.lock().take(&taken, &table);
+        }
+        Some(Self { at_ms: now_ms(), table, certificates, stats: taken.stats })
+    }
+}
+
+/// The figures of HTTP, if there is a worker that says them.
+pub(super) async fn http_figures(ingress: &IngressState) -> Option<HttpFigures> {
+    let totals = ingress.control().totals().await.ok()?;
+    let all = &totals.all;
+    Some(HttpFigures {
+        counter: totals.since_unix_ns,
+        classes: all.statuses,
+        durations: all.durations.to_vec(),
+        bounds_us: BOUNDS_US.to_vec(),
+        connections: totals.connections,
+        active: all.in_flight,
+        cache_hits: totals.cache.hits + totals.cache.stale_hits,
+        cache_misses: totals.cache.misses,
+        cache_entries: totals.cache.entries,
+        cache_bytes: totals.cache.bytes,
+        worker_restarts: ingress.restarts(),
+    })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures for eyes")]
@@ -270,77 +310,37 @@ fn add(to: &mut Counters, more: &Counters) {
 }
 
 impl AdminAgent {
-    /// The figures of HTTP, if there is a worker that says them.
-    pub(super) async fn http_figures(&self) -> Option<HttpFigures> {
-        let ingress = self.monitor.ingress()?;
-        let asking = tokio::time::timeout(ANSWER_TIME_MAX, ingress.control().totals());
-        let totals = asking.await.ok()?.ok()?;
-        let all = &totals.all;
-        Some(HttpFigures {
-            counter: totals.since_unix_ns,
-            classes: all.statuses,
-            durations: all.durations.to_vec(),
-            bounds_us: BOUNDS_US.to_vec(),
-            connections: totals.connections,
-            active: all.in_flight,
-            cache_hits: totals.cache.hits + totals.cache.stale_hits,
-            cache_misses: totals.cache.misses,
-            cache_entries: totals.cache.entries,
-            cache_bytes: totals.cache.bytes,
-            worker_restarts: ingress.restarts(),
-        })
-    }
-
-    /// Asks the worker for all that lists show; what it said last, if it does not answer.
-    pub(super) async fn ask_worker(&self) -> Asked {
+    /// What the worker says of all that lists show; what it said last, if it does not answer.
+    pub(super) async fn ask_worker(&self) -> Shown {
         let facts = self.monitor.facts();
         if facts.command != "run" || !facts.planes.iter().any(|plane| plane == "ingress") {
-            return Asked::default();
+            return Shown::default();
         }
-        let answer = match self.monitor.ingress() {
+        let reason = match self.monitor.ingress() {
             Some(ingress) if ingress.is_serving() => {
-                let asking = tokio::time::timeout(ANSWER_TIME_MAX, self.ask_serving(ingress));
-                asking.await.unwrap_or_else(|_| {
-                    Err(format!("the ingress' worker has not answered for {ANSWER_TIME_MAX:?}"))
-                })
-            }
-            Some(_) => Err("the ingress' worker is loading its routes; ask again soon".to_owned()),
-            None => Err("the ingress starts; ask again soon".to_owned()),
-        };
-        match answer {
-            Ok(known) => {
-                let before = self.stats.0.lock().known.replace(Arc::clone(&known));
-                if let (Some(before), None) = (before, &self.store) {
-                    self.tell_certificates(&before.certificates, &known.certificates);
+                let known = self.asked.all(&self.monitor, &self.stats).await;
+                if let Some(known) = known.filter(|it| now_ms() - it.at_ms <= AGE_MAX_MS) {
+                    self.note_known(&known);
+                    return Shown { known: Some(known), stale: None };
                 }
-                Asked { known: Some(known), stale: None }
+                "the ingress' worker does not answer"
             }
-            Err(reason) => {
-                let known = self.stats.0.lock().known.clone();
-                let since_ms = known.as_ref().map(|known| known.at_ms);
-                Asked { known, stale: Some(Stale { since_ms, reason }) }
-            }
-        }
+            Some(_) => "the ingress' worker is loading its routes; ask again soon",
+            None => "the ingress starts; ask again soon",
+        };
+        let known = self.stats.0.lock().known.clone();
+        let since_ms = known.as_ref().map(|known| known.at_ms);
+        Shown { known, stale: Some(Stale { since_ms, reason: reason.to_owned() }) }
     }
 
-    async fn ask_serving(&self, ingress: &IngressState) -> Result<Arc<Known>, String> {
-        let control = ingress.control();
-        let text = |error: ControlError| error.to_string();
-        let table = control.routes().await.map_err(text)?;
-        let certificates = control.certificates().await.map_err(text)?;
-        let is_blind = {
-            let mut kept = self.stats.0.lock();
-            kept.forget_old();
-            kept.is_blind()
-        };
-        let mut taken = take(control).await.map_err(text)?;
-        self.stats.0.lock().take(&taken, &table);
-        if is_blind && taken.stats.totals.all.requests() > 0 {
-            tokio::time::sleep(FIRST_SPAN).await;
-            taken = take(control).await.map_err(text)?;
-            self.stats.0.lock().take(&taken, &table);
+    /// Keeps what the worker said, and tells what is another.
+    fn note_known(&self, known: &Arc<Known>) {
+        let before = self.stats.0.lock().known.replace(Arc::clone(known));
+        if let (Some(before), None) = (before, &self.store)
+            && !Arc::ptr_eq(&before, known)
+        {
+            self.tell_certificates(&before.certificates, &known.certificates);
         }
-        Ok(Arc::new(Known { at_ms: now_ms(), table, certificates, stats: taken.stats }))
     }
 
     /// Where no store tells of Secrets: certificates that came, went or are others.
@@ -392,7 +392,7 @@ impl AdminAgent {
         })
     }
 
-    pub(super) fn add_routes(&self, network: &mut Network, asked: &Asked) {
+    pub(super) fn add_routes(&self, network: &mut Network, asked: &Shown) {
         network.routes_stale.clone_from(&asked.stale);
         let Some(known) = &asked.known else { return };
         let Known { table, certificates, stats, .. } = &**known;

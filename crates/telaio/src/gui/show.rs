@@ -84,6 +84,8 @@ impl AdminAgent {
         let programming = self.programming()?.clone();
         let wanted = ObjectKey::new(key.namespace.as_str(), key.name.as_str());
         let node = self.node_name();
+        // A large table takes a while to read: one at a time, also when nobody waits for it any more.
+        let turn = Arc::clone(&self.reading).lock_owned().await;
         let ops = self.view().await?;
         let (mut with, mut without) = (State::default(), State::default());
         let mut found = false;
@@ -112,6 +114,7 @@ impl AdminAgent {
         }
         let key = key.clone();
         let work = move || -> Result<RulesShown, CommandError> {
+            let _turn = turn;
             let Programming { backend, settings, args } = &programming;
             let around = surroundings(settings, &node, &with)?;
             let compile =
@@ -138,8 +141,6 @@ impl AdminAgent {
             let (backend, origin) = ((*backend).to_owned(), origin.to_owned());
             Ok(RulesShown { service: key, backend, origin, text, notes })
         };
-        // A large table takes a while to read: one at a time.
-        let _turn = self.reading.lock().await;
         let done = tokio::task::spawn_blocking(work).await;
         done.map_err(|error| Refusal::Unavailable(error.to_string()))?.map_err(unavailable)
     }
@@ -165,10 +166,21 @@ impl AdminAgent {
         let proto = question.proto.as_deref().unwrap_or("tcp");
         let packet = packet_of(from, to, proto, question.iface.clone()).map_err(Refusal::Bad)?;
         let kernel = question.kernel.unwrap_or(false);
+        let to_text = format!("{to}/{proto}");
+        let mut command = self.trace_command().with("--backend", programming.backend);
+        command = command.with("--from", from).with("--to", &to_text);
+        if let Some(iface) = &question.iface {
+            command = command.with("--iface", iface);
+        }
+        let command = command.end() + if kernel { " --kernel" } else { "" };
         let node = self.node_name();
+        // One at a time of each, also when nobody waits for it any more.
+        let turns = if kernel { &self.reading } else { &self.tracing };
+        let turn = Arc::clone(turns).lock_owned().await;
         let ops = self.view().await?;
         let asked = packet.clone();
         let work = move || -> Result<Trace, CommandError> {
+            let _turn = turn;
             let Programming { backend, settings, args } = &programming;
             let mut state = State::default();
             for op in ops {
@@ -205,25 +217,25 @@ impl AdminAgent {
             steps: steps.collect(),
             endpoints: trace.endpoints.iter().map(ToString::to_string).collect(),
             masquerade: trace.masquerade,
-            command: format!("telaio trace --from {from} --to {to}/{proto}"),
+            command,
             ..TraceAnswer::default()
         })
     }
 
     #[cfg(target_os = "linux")]
     async fn trace_url(&self, url: &str) -> Result<TraceAnswer, Refusal> {
+        // One at a time, also when nobody waits for it any more.
+        let turn = Arc::clone(&self.tracing).lock_owned().await;
         let ops = self.ingress_view().await?;
-        let (settings, url) = (self.asking.gateway.clone(), url.to_owned());
-        // All routes are compiled: not on a thread that answers, and one at a time.
-        let _turn = self.reading.lock().await;
+        let (settings, asked) = (self.asking.gateway.clone(), url.to_owned());
+        // All routes are compiled: not on a thread that answers.
         let work = tokio::task::spawn_blocking(move || {
-            crate::commands::trace_url_of(ops, settings, &url).map(|answer| TraceAnswer {
-                command: format!("telaio trace --url {url}"),
-                ..answer
-            })
+            let _turn = turn;
+            crate::commands::trace_url_of(ops, settings, &asked)
         });
         let answer = work.await.map_err(|error| Refusal::Unavailable(error.to_string()))?;
-        answer.map_err(unavailable)
+        let command = self.trace_command().with("--url", url).end();
+        Ok(TraceAnswer { command, ..answer.map_err(unavailable)? })
     }
 
     #[cfg(not(target_os = "linux"))]

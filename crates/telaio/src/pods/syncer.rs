@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use telaio_model::{Kind, Node, Object, ObjectKey};
-use telaio_pod_network::node::{NodeIp, NodeRequest, SetupNodeRequest};
-use telaio_pod_network::policy::Keeper;
-use telaio_pod_network::{Error, Host, overlay};
+use telaio_pod_network::node::SetupNodeRequest;
+use telaio_pod_network::policy::{Keeper, Newcomers, Told};
+use telaio_pod_network::{Attachment, Error, Host, overlay};
 use telaio_reconcile::kpng::{Inbox, News};
 use telaio_reconcile::{ApplyError, SyncHandle, SyncKind, SyncReport, Syncer};
 
@@ -28,9 +28,12 @@ impl Waker {
         *self.0.lock() = Some(handle);
     }
 
-    fn suspect(&self) {
+    fn wake(&self, told: Told) {
         if let Some(handle) = &*self.0.lock() {
-            handle.drift_suspected();
+            match told {
+                Told::Drift => handle.drift_suspected(),
+                Told::Newcomer => handle.notify(),
+            }
         }
     }
 }
@@ -45,8 +48,13 @@ pub(super) struct PodsSyncer {
     installer: Installer,
     nodes: BTreeMap<Arc<str>, Arc<Node>>,
     policies: BTreeSet<ObjectKey>,
+    /// Those whose policies are being worked out, by their addresses.
+    newcomers: BTreeMap<IpAddr, Option<ObjectKey>>,
+    /// Those of them that had to wait the last time.
+    waiting: BTreeSet<IpAddr>,
     /// What was set up last; `None` if that may not be so any more.
     done: Option<SetupNodeRequest>,
+    problems: Problems,
     status: Arc<Shared>,
     waker: Waker,
     /// `None` where there is no API server to tell.
@@ -64,11 +72,12 @@ impl PodsSyncer {
         let waker = Waker::default();
         let for_keeper = waker.clone();
         if let Some(keeper) = keeper.as_mut().filter(|_| settings.stays) {
-            keeper.watch(move || for_keeper.suspect());
+            keeper.watch(move |told| for_keeper.wake(told));
         }
         let installer = Installer::new(settings.cni.clone(), &settings.state_dir);
         let (nodes, policies, done) = (BTreeMap::new(), BTreeSet::new(), None);
         let announcer = None;
+        let problems = Problems::default();
         Self {
             settings,
             inbox,
@@ -77,7 +86,10 @@ impl PodsSyncer {
             installer,
             nodes,
             policies,
+            newcomers: BTreeMap::new(),
+            waiting: BTreeSet::new(),
             done,
+            problems,
             status,
             waker,
             announcer,
@@ -126,26 +138,71 @@ impl PodsSyncer {
         self.status.set_policies(self.policies.len());
     }
 
-    /// Pods that were attached here have their addresses before the cluster knows.
-    fn take_attachments(&mut self) -> Result<(), Error> {
+    /// Pods that were attached here have their addresses before the cluster knows; those that are being attached, too.
+    fn take_attachments(&mut self) -> Result<(), ApplyError> {
         let Some(keeper) = &mut self.keeper else { return Ok(()) };
-        let mut attached: BTreeMap<ObjectKey, Vec<IpAddr>> = BTreeMap::new();
-        for attachment in self.host.attachments()? {
-            if let Some(pod) = &attachment.pod {
+        // Before the records are read: whoever is told of here has one.
+        let newcomers = keeper.newcomers().map_err(transient)?.all();
+        let holders = self.host.holders(newcomers.iter().copied()).map_err(transient)?;
+        let pod_at = |ip: &IpAddr| holders.get(ip).and_then(|(holder, _)| key_of(holder));
+        let newcomers: BTreeMap<IpAddr, Option<ObjectKey>> =
+            newcomers.into_iter().map(|ip| (ip, pod_at(&ip))).collect();
+        let mut attached: BTreeMap<ObjectKey, BTreeSet<IpAddr>> = BTreeMap::new();
+        for attachment in self.host.attachments().map_err(transient)? {
+            if let Some(key) = key_of(&attachment) {
                 let addresses = attachment.addresses.iter().map(cidr::IpInet::address);
-                let key = ObjectKey::new(pod.namespace.as_str(), pod.name.as_str());
                 attached.entry(key).or_default().extend(addresses);
             }
         }
+        for (ip, pod) in &newcomers {
+            if let Some(key) = pod {
+                attached.entry(key.clone()).or_default().insert(*ip);
+            }
+        }
+        self.newcomers = newcomers;
         let world = keeper.world_mut();
         let known: Vec<ObjectKey> = world.attached().cloned().collect();
         for gone in known.iter().filter(|key| !attached.contains_key(*key)) {
             world.set_attached(gone, &[]);
         }
         for (key, addresses) in &attached {
-            world.set_attached(key, addresses);
+            let addresses: Vec<IpAddr> = addresses.iter().copied().collect();
+            world.set_attached(key, &addresses);
         }
         Ok(())
+    }
+
+    /// Lets those go whose policies are in the kernel now. A pod that is not known yet waits, if there are policies that may
+    /// be about it.
+    fn release_newcomers(&mut self) -> Result<(), ApplyError> {
+        let newcomers = std::mem::take(&mut self.newcomers);
+        let Some(keeper) = self.keeper.as_mut().filter(|_| !newcomers.is_empty()) else {
+            return Ok(());
+        };
+        let holders = self.host.holders(newcomers.keys().copied()).map_err(transient)?;
+        let (mut done, mut waiting) = (Newcomers::default(), BTreeSet::new());
+        for (ip, pod) in newcomers {
+            let holder = holders.get(&ip);
+            if holder.and_then(|(holder, _)| key_of(holder)) != pod {
+                // It is somebody else's since: the next sync's.
+                continue;
+            }
+            match &pod {
+                Some(key) if !keeper.world_mut().can_judge(key, ip) => {
+                    if !self.waiting.contains(&ip) {
+                        tracing::info!(pod = %key, address = %ip, "an instance waits until its pod is known: its namespace has policies");
+                    }
+                    waiting.insert(ip);
+                }
+                _ => _ = done.unjudged.insert(ip),
+            }
+            // Until its record is whole this is all that tells of it.
+            if holder.is_none_or(|(_, is_whole)| *is_whole) {
+                done.arrived.insert(ip);
+            }
+        }
+        self.waiting = waiting;
+        keeper.release(&done).map_err(transient)
     }
 
     fn sync_policies(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
@@ -160,37 +217,40 @@ impl PodsSyncer {
         }
     }
 
-    /// This node's network and the ways to the others. All of it is looked at where something may be wrong.
+    /// This node's network and the ways to the others. All of it is looked at where something may be wrong. Other nodes that
+    /// cannot be reached are told, and keep nobody else from being reached.
     fn sync_nodes(&mut self, kind: SyncKind) -> Result<(), Error> {
         let own = &self.settings.node;
-        let Some(wanted) = nodes::wanted(own, &self.nodes, &self.settings.nodes) else {
+        let is_ipv4 = match self.settings.nodes.tunnel_address {
+            Some(address) => address.is_ipv4(),
+            None => overlay::uplink(None).is_ok_and(|uplink| uplink.address.is_ipv4()),
+        };
+        let Some(wanted) = nodes::wanted(own, &self.nodes, &self.settings.nodes, is_ipv4) else {
             // Instances may be here without a node's network of ours.
             return if kind == SyncKind::Changes { Ok(()) } else { self.repair() };
         };
-        if kind == SyncKind::Changes && self.done.as_ref() == Some(&wanted) {
-            return Ok(());
-        }
+        self.problems.of_objects = wanted.problems;
+        let wanted = wanted.request;
         if self.done.as_ref() == Some(&wanted) {
             // Somebody may have broken something.
-            return self.repair();
+            return if kind == SyncKind::Changes { Ok(()) } else { self.repair() };
         }
         self.done = None;
-        self.host.setup_node(wanted.clone())?;
-        let is_wanted = |id: &str| wanted.nodes_ips.iter().any(|other| other.node_id == id);
-        for peer in self.host.other_nodes()? {
-            if !is_wanted(&peer.id)
-                && let Some(request) = request_of(&peer)
-            {
-                self.host.delete_node_in_cluster(request)?;
-            }
+        for unreadable in self.host.problems()? {
+            tracing::warn!(error = %unreadable, "a record cannot be read");
         }
+        let refused = self.host.follow_cluster(wanted.clone())?;
         self.repair()?;
+        // Those that a repair tells of may be reached the next time.
+        let refused = refused.iter().map(ToString::to_string);
+        self.problems.refused =
+            refused.filter(|it| !self.problems.unreached.contains(it)).collect();
         self.done = Some(wanted);
         Ok(())
     }
 
     /// What should be there is, and nothing else of ours.
-    fn repair(&self) -> Result<(), Error> {
+    fn repair(&mut self) -> Result<(), Error> {
         let mended = self.host.repair()?;
         if !mended.is_nothing() {
             tracing::warn!(
@@ -201,6 +261,15 @@ impl PodsSyncer {
                 "removed what was left of what is gone"
             );
         }
+        self.problems.unreached = mended.unreached;
+        let refusing = telaio_pod_network::rules::refusing_chains()?;
+        let refusing = refusing.into_iter().map(|chain| {
+            format!(
+                "the chain {chain} drops what it does not know, instances' packets among it; accept there what comes in and goes \
+                 out by their bridges, as with: nft insert rule {chain} iifname \"tl*\" accept, and the same with oifname"
+            )
+        });
+        self.problems.of_others = refusing.collect();
         Ok(())
     }
 
@@ -227,13 +296,18 @@ impl Syncer for PodsSyncer {
         let Some(news) = self.inbox.take_known() else { return Ok(SyncReport::too_early()) };
         self.take(news);
         let mut errors = Vec::new();
-        errors.extend(self.take_attachments().map_err(|error| apply_error(&error)).err());
+        self.newcomers.clear();
+        errors.extend(self.take_attachments().err());
         let mut report = SyncReport::default();
         match self.sync_policies(kind) {
-            Ok(done) => report = done,
+            Ok(done) => {
+                report = done;
+                errors.extend(self.release_newcomers().err());
+            }
             Err(error) => errors.push(error),
         }
         errors.extend(self.sync_nodes(kind).map_err(|error| apply_error(&error)).err());
+        self.status.set_problems(self.problems.tell());
         errors.extend(self.announce().map_err(|error| apply_error(&error)).err());
         errors.extend(self.sync_plugin().map_err(ApplyError::Transient).err());
         match ApplyError::several(errors) {
@@ -243,10 +317,43 @@ impl Syncer for PodsSyncer {
     }
 }
 
-/// What is asked to have a node deleted again.
-fn request_of(peer: &telaio_pod_network::overlay::Peer) -> Option<NodeRequest> {
-    let ip = NodeIp { cluster_ip_cidrs: peer.cidrs.clone(), external_ips: peer.external.clone() };
-    (!peer.cidrs.is_empty()).then(|| NodeRequest::new(peer.id.clone(), ip))
+/// What is wrong and keeps nothing else from being right: told in the status, and once in the log.
+#[derive(Debug, Default)]
+struct Problems {
+    /// With Node objects.
+    of_objects: Vec<String>,
+    /// Nodes that cannot be reached as their objects are.
+    refused: Vec<String>,
+    /// Nodes that cannot be reached as this machine is.
+    unreached: Vec<String>,
+    /// Others' rules.
+    of_others: Vec<String>,
+    told: BTreeSet<String>,
+}
+
+impl Problems {
+    fn tell(&mut self) -> Vec<String> {
+        let all = [&self.of_objects, &self.refused, &self.unreached, &self.of_others];
+        let all: BTreeSet<String> = all.into_iter().flatten().cloned().collect();
+        for problem in all.difference(&self.told) {
+            tracing::warn!("{problem}");
+        }
+        for problem in self.told.difference(&all) {
+            tracing::info!("no longer so: {problem}");
+        }
+        self.told.clone_from(&all);
+        all.into_iter().collect()
+    }
+}
+
+/// The pod that an attachment is of, if that is known.
+fn key_of(attachment: &Attachment) -> Option<ObjectKey> {
+    let pod = attachment.pod.as_ref()?;
+    Some(ObjectKey::new(pod.namespace.as_str(), pod.name.as_str()))
+}
+
+fn transient(error: impl std::fmt::Display) -> ApplyError {
+    ApplyError::Transient(error.to_string())
 }
 
 fn apply_error(error: &Error) -> ApplyError {
@@ -259,17 +366,19 @@ fn apply_error(error: &Error) -> ApplyError {
     }
 }
 
-/// Removes all networks with their instances; tells what they were.
+/// Removes all networks with their instances; tells what they were, as far as that can be read.
 pub(super) fn remove_networks(host: &Host) -> Result<Vec<String>, String> {
-    let text = |error: Error| error.to_string();
     let mut removed = Vec::new();
-    for attachment in host.attachments().map_err(text)? {
+    for attachment in host.attachments().unwrap_or_default() {
         removed.push(format!("{attachment}"));
     }
-    let mut names: BTreeSet<String> =
-        host.networks().map_err(text)?.into_iter().map(|network| network.name).collect();
-    names.extend(host.local_nodes().map_err(text)?.into_iter().map(|node| node.id));
+    let networks = host.networks().unwrap_or_default();
+    let mut names: BTreeSet<String> = networks.into_iter().map(|network| network.name).collect();
+    names.extend(host.local_nodes().unwrap_or_default().into_iter().map(|node| node.id));
     removed.extend(names.into_iter().map(|name| format!("network {name}")));
-    host.remove_all().map_err(text)?;
+    let unreadable = host.problems().unwrap_or_default();
+    removed
+        .extend(unreadable.iter().map(|error| format!("a record that could not be read: {error}")));
+    host.remove_all().map_err(|error| error.to_string())?;
     Ok(removed)
 }

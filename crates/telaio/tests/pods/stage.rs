@@ -69,6 +69,12 @@ impl Agent {
         }
     }
 
+    /// Sends it a signal, as to stop it in its tracks.
+    pub(crate) fn signal(&self, signal: &str) {
+        let id = self.child.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
+    }
+
     /// What `telaio status` says; nothing while nobody answers.
     pub(crate) fn status(&self) -> Value {
         let done = self.node.machine.run(|| command().args(["status", "--output=json"]).output());

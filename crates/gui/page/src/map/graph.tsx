@@ -2,14 +2,18 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { count, percent, rate } from '../format';
 import type { Edge, Vertex } from '../types';
+import { byNode, edgeKind, EDGE_KINDS, ERRORS_BAD, follow, type Point } from './curve';
 import { edgeWidth, related, type Layout } from './layout';
+import { spread } from './spread';
 
 const ROW_H = 31;
 const NODE_H = 26;
 const HEAD_H = 30;
 const MARGIN = 260;
+const LABEL_TAIL = 7;
 const TITLES: Record<string, string> = { host: 'Host', route: 'Route', service: 'Service', endpoint: 'Endpoint', node: 'Node' };
-const COLUMN_W_MIN = 168;
+/** A picture up to so high is shown whole; a higher one scrolls within its pane. */
+const WHOLE_H_MAX = 1000;
 
 interface Props {
   layout: Layout;
@@ -19,8 +23,6 @@ interface Props {
   onChoose: (id: string | null) => void;
   onOpen: (vertex: Vertex) => void;
 }
-
-interface Point { x: number; y: number }
 
 export function Graph({ layout, counts, chosen, onChoose, onOpen }: Props) {
   const pane = useRef<HTMLDivElement>(null);
@@ -50,27 +52,26 @@ export function Graph({ layout, counts, chosen, onChoose, onOpen }: Props) {
     if (pane.current) pane.current.scrollTop = 0;
   }, [layout.columns.join()]);
 
-  const lit = useMemo(() => (chosen && (layout.placed.has(chosen) || layout.nodes.some((n) => n.id === chosen)) ? related(layout.edges, chosen) : null), [layout, chosen]);
-  const width = Math.max(view.width, layout.columns.length * COLUMN_W_MIN);
-  const columnW = width / layout.columns.length;
-  const boxW = Math.min(250, columnW - 56);
+  const [pointed, setPointed] = useState<string | null>(null);
+  const about = chosen ?? pointed;
+  const lit = useMemo(() => (about && (layout.placed.has(about) || layout.nodes.some((n) => n.id === about)) ? related(layout.edges, about) : null), [layout, about]);
+  const { columns, width } = useMemo(() => spread(layout, view.width), [layout, view.width]);
   const height = layout.rows * ROW_H + 24;
-  const left = (column: number) => {
-    const last = layout.columns.length - 1;
-    return last === 0 ? 12 : 12 + (column / last) * (width - 24 - boxW);
-  };
+  const left = (column: number) => columns[column]?.left ?? 0;
+  const boxW = (column: number) => columns[column]?.width ?? 0;
   // Nodes stay in sight: they are placed within what is seen.
   const nodeColumn = layout.columns.indexOf('node');
   const nodeStep = Math.max(NODE_H + 4, (Math.min(view.height - HEAD_H, height) - 24) / Math.max(1, layout.nodes.length));
   const nodeTop = Math.min(view.top, Math.max(0, height - view.height));
   const nodeY = new Map(layout.nodes.map((one, i) => [one.id, nodeTop + 12 + nodeStep * (i + 0.5)]));
 
-  const centre = (id: string): Point | null => {
+  const end = (id: string, right: boolean): Point | null => {
     const at = layout.placed.get(id);
-    if (at) return { x: left(at.column), y: 12 + at.row * ROW_H };
-    const y = nodeY.get(id);
-    return y == null ? null : { x: left(nodeColumn), y };
+    const column = at?.column ?? nodeColumn;
+    const y = at ? 12 + at.row * ROW_H : nodeY.get(id);
+    return y == null ? null : { x: left(column) + (right ? boxW(column) : 0), y };
   };
+  const lanes = byNode(layout.nodes, left(nodeColumn - 1) + boxW(nodeColumn - 1), left(nodeColumn));
   const [from, to] = [view.top - MARGIN, view.top + view.height + MARGIN];
   const vertices = [...layout.placed.values()].filter((one) => {
     const y = 12 + one.row * ROW_H;
@@ -79,7 +80,8 @@ export function Graph({ layout, counts, chosen, onChoose, onOpen }: Props) {
   const seen = useEdges(layout, from, to);
 
   return (
-    <div class="map-pane" ref={pane} role="group" aria-label="Traffic map" tabIndex={0} onKeyDown={(e) => step(e, layout)}>
+    <div class="map-pane" ref={pane} role="group" aria-label="Traffic map" tabIndex={0} onKeyDown={(e) => step(e, layout)}
+      style={{ height: height + HEAD_H <= WHOLE_H_MAX ? `${height + HEAD_H + 2}px` : '' }}>
       <div class="map-inner" style={{ width: `${width}px`, height: `${height + HEAD_H}px` }}>
         <div class="map-heads" aria-hidden="true" style={{ width: `${width}px` }}>
           {layout.columns.map((kind, i) => <span key={kind} style={{ left: `${left(i)}px` }}>{TITLES[kind]}{counts?.[kind] != null && <b>{count(counts[kind])}</b>}</span>)}
@@ -87,16 +89,21 @@ export function Graph({ layout, counts, chosen, onChoose, onOpen }: Props) {
         <svg class="map-edges" width={width} height={Math.min(height, view.height + 2 * MARGIN)} aria-hidden="true" focusable="false"
           style={{ top: `${HEAD_H + Math.max(0, from)}px` }}
           viewBox={`0 ${Math.max(0, from)} ${width} ${Math.min(height, view.height + 2 * MARGIN)}`}>
-          {seen.map((edge) => {
-            const [a, b] = [centre(edge.from), centre(edge.to)];
-            return a && b && <Curve key={`${edge.from}\n${edge.to}`} edge={edge} a={{ x: a.x + boxW, y: a.y }} b={b} lit={lit ? lit.has(edge.from) && lit.has(edge.to) : null} />;
-          })}
+          {EDGE_KINDS.flatMap((kind) => [false, true].map((away) => (
+            <g key={kind + String(away)} class={`edges ${kind}${away ? ' is-away' : lit ? ' is-lit' : ''}`}>
+              {seen.map((edge) => {
+                if (edgeKind(edge) !== kind || away !== (lit != null && !(lit.has(edge.from) && lit.has(edge.to)))) return null;
+                const [a, b] = [end(edge.from, true), end(edge.to, false)];
+                return a && b && <path key={`${edge.from}\n${edge.to}`} class={`edge ${kind}`} stroke-width={edgeWidth(edge.rate)} d={follow(a, b, lanes.get(edge.to))} />;
+              })}
+            </g>
+          )))}
         </svg>
         {vertices.map(({ vertex, column, row }) => (
-          <Box key={vertex.id} vertex={vertex} x={left(column)} y={HEAD_H + 12 + row * ROW_H} w={boxW} state={stateOf(vertex.id, chosen, lit)} onChoose={onChoose} onOpen={onOpen} />
+          <Box key={vertex.id} vertex={vertex} x={left(column)} y={HEAD_H + 12 + row * ROW_H} w={boxW(column)} state={stateOf(vertex.id, chosen, lit)} onChoose={onChoose} onOpen={onOpen} onPoint={setPointed} />
         ))}
         {layout.nodes.map((vertex) => (
-          <Box key={vertex.id} vertex={vertex} x={left(nodeColumn)} y={HEAD_H + (nodeY.get(vertex.id) ?? 0)} w={boxW} state={stateOf(vertex.id, chosen, lit)} onChoose={onChoose} onOpen={onOpen} />
+          <Box key={vertex.id} vertex={vertex} x={left(nodeColumn)} y={HEAD_H + (nodeY.get(vertex.id) ?? 0)} w={boxW(nodeColumn)} state={stateOf(vertex.id, chosen, lit)} onChoose={onChoose} onOpen={onOpen} onPoint={setPointed} />
         ))}
       </div>
     </div>
@@ -122,36 +129,52 @@ function stateOf(id: string, chosen: string | null, lit: Set<string> | null): st
   return lit && !lit.has(id) ? 'is-away' : '';
 }
 
-function Curve({ edge, a, b, lit }: { edge: Edge; a: Point; b: Point; lit: boolean | null }) {
-  const bend = Math.max(24, (b.x - a.x) / 2);
-  const share = edge.rate ? (edge.error_rate ?? 0) / edge.rate : 0;
-  const kind = edge.closed ? 'closed' : share >= 0.01 ? 'bad' : edge.rate ? 'busy' : 'still';
-  const fade = lit == null ? '' : lit ? ' is-lit' : ' is-away';
-  const end = b.x - 2;
-  return (
-    <path class={`edge ${kind}${fade}`} stroke-width={edgeWidth(edge.rate)}
-      d={`M${a.x.toFixed(1)} ${a.y.toFixed(1)}C${(a.x + bend).toFixed(1)} ${a.y.toFixed(1)} ${(end - bend).toFixed(1)} ${b.y.toFixed(1)} ${end.toFixed(1)} ${b.y.toFixed(1)}`} />
-  );
+interface BoxProps {
+  vertex: Vertex;
+  x: number;
+  y: number;
+  w: number;
+  state: string;
+  onChoose: (id: string | null) => void;
+  onOpen: (vertex: Vertex) => void;
+  onPoint: (id: string | null) => void;
 }
 
-function Box({ vertex, x, y, w, state, onChoose, onOpen }: { vertex: Vertex; x: number; y: number; w: number; state: string; onChoose: (id: string | null) => void; onOpen: (vertex: Vertex) => void }) {
-  const share = vertex.rate ? (vertex.error_rate ?? 0) / vertex.rate : 0;
-  const bad = share >= 0.01;
+function Box({ vertex, x, y, w, state, onChoose, onOpen, onPoint }: BoxProps) {
   return (
     <button type="button" class={`vertex k-${vertex.kind} st-${vertex.state} ${state}`} data-id={vertex.id}
       style={{ left: `${x}px`, top: `${y - NODE_H / 2}px`, width: `${w}px`, height: `${NODE_H}px` }}
       aria-pressed={state === 'is-chosen'} title={describe(vertex)}
+      onPointerEnter={(e) => e.pointerType === 'mouse' && onPoint(vertex.id)} onPointerLeave={() => onPoint(null)}
       onClick={() => onChoose(state === 'is-chosen' ? null : vertex.id)} onDblClick={() => onOpen(vertex)}
       onKeyDown={(e) => {
         if (e.key === 'Escape') onChoose(null);
       }}>
       <span class="shape" aria-hidden="true" />
-      <span class="label">{vertex.label}</span>
+      <Label vertex={vertex} />
       {vertex.overridden && <span class="mark" aria-hidden="true">◆</span>}
-      <span class={bad ? 'figure bad' : 'figure'}>{bad ? `! ${percent(share)}` : vertex.rate ? rate(vertex.rate) : vertex.note}</span>
+      <Figure vertex={vertex} />
       <span class="sr">{`, ${describe(vertex)}`}</span>
     </button>
   );
+}
+
+/** Names of pods and services differ at their ends: where there is no room the middle is left out. */
+function Label({ vertex: { kind, label } }: { vertex: Vertex }) {
+  const tail = kind === 'host' || label.length < LABEL_TAIL * 2 ? 0 : LABEL_TAIL;
+  return (
+    <span class="label">
+      <span class="head">{label.slice(0, label.length - tail)}</span>
+      {tail > 0 && <span class="tail">{label.slice(-tail)}</span>}
+    </span>
+  );
+}
+
+/** Requests a second; where too many fail, how many; else a word. */
+function Figure({ vertex }: { vertex: Vertex }) {
+  const share = vertex.rate ? (vertex.error_rate ?? 0) / vertex.rate : 0;
+  if (share >= ERRORS_BAD) return <span class="figure bad">! {percent(share)}</span>;
+  return <span class="figure">{vertex.rate ? rate(vertex.rate) : vertex.note}</span>;
 }
 
 /** Arrow keys go along the edges, and up and down within a column. */

@@ -195,7 +195,7 @@ function total(edges: Edge[], of: (edge: Edge) => number | null): number | null 
 
 /** The width of an edge: grows with the logarithm of its rate, so that small and large are both seen. */
 export function edgeWidth(rate: number | null): number {
-  if (!rate || rate <= 0) return 1;
+  if (!rate || rate <= 0) return 1.25;
   return Math.min(9, 1.5 + 1.9 * Math.log10(1 + rate));
 }
 

@@ -8,9 +8,10 @@ export function link(vertex: Vertex): string | null {
   if (/^(hosts|routes|endpoints):/.test(vertex.id)) return to('map', [], { ns: rest });
   switch (vertex.kind) {
     case 'host':
-      return to('routes', [], { q: vertex.label });
+      // Without a name it is the host of routes that take requests for every host.
+      return to('routes', [], { host: rest || '*' });
     case 'route':
-      return to('routes', [], { q: vertex.label });
+      return to('routes', [], { route: rest });
     case 'namespace':
       return to('map', [], { ns: rest });
     case 'service':

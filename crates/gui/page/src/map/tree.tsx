@@ -3,7 +3,9 @@ import { useMemo, useState } from 'preact/hooks';
 import { percent, rate } from '../format';
 import { Icon } from '../ui/icons';
 import type { Edge, TrafficMap, Vertex } from '../types';
+import { Said } from '../views/decided';
 import { StateBadge } from '../views/state';
+import { decisionsOn } from './decisions';
 import { link } from './link';
 
 /** Lists longer than this begin closed. */
@@ -23,12 +25,12 @@ export function Tree({ map }: { map: TrafficMap }) {
   }, [map]);
   return (
     <ul class="tree">
-      {roots.map((one) => <Branch key={one.id} vertex={one} edge={null} byId={byId} out={out} depth={0} open={roots.length <= OPEN_MAX} />)}
+      {roots.map((one) => <Branch key={one.id} map={map} vertex={one} edge={null} byId={byId} out={out} depth={0} open={roots.length <= OPEN_MAX} />)}
     </ul>
   );
 }
 
-function Branch({ vertex, edge, byId, out, depth, open: first }: { vertex: Vertex; edge: Edge | null; byId: Map<string, Vertex>; out: Map<string, Edge[]>; depth: number; open: boolean }) {
+function Branch({ map, vertex, edge, byId, out, depth, open: first }: { map: TrafficMap; vertex: Vertex; edge: Edge | null; byId: Map<string, Vertex>; out: Map<string, Edge[]>; depth: number; open: boolean }) {
   const [open, setOpen] = useState(first && depth < 3);
   const leads = (out.get(vertex.id) ?? []).filter((one) => byId.has(one.to));
   const below = vertex.kind === 'endpoint' ? [] : leads;
@@ -47,6 +49,7 @@ function Branch({ vertex, edge, byId, out, depth, open: first }: { vertex: Verte
           {href ? <a href={href}>{vertex.label}</a> : <span>{vertex.label}</span>}
           {node && <span class="faint small"> on {node}</span>}
           {vertex.note && <span class="faint small"> · {vertex.note}</span>}
+          {vertex.overridden && <span class="small tree-decided"><Said items={decisionsOn(vertex, map)} /></span>}
         </span>
         <span class="flow">
           {vertex.state !== 'ok' && vertex.state !== 'idle' && <StateBadge state={vertex.state} />}
@@ -57,7 +60,7 @@ function Branch({ vertex, edge, byId, out, depth, open: first }: { vertex: Verte
         <ul>
           {below.map((one) => {
             const next = byId.get(one.to);
-            return next && <Branch key={one.to} vertex={next} edge={one} byId={byId} out={out} depth={depth + 1} open={first} />;
+            return next && <Branch key={one.to} map={map} vertex={next} edge={one} byId={byId} out={out} depth={depth + 1} open={first} />;
           })}
         </ul>
       )}

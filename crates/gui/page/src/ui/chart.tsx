@@ -1,4 +1,4 @@
-// Lines over time, drawn by ourselves in SVG.
+// Lines over time, drawn by ourselves in SVG. The scale's words stand within, so that small ones have room.
 import { useEffect, useId, useRef, useState } from 'preact/hooks';
 import { clock } from '../format';
 import { niceTicks, timeTicks } from './ticks';
@@ -17,24 +17,29 @@ interface Props {
   times: number[];
   series: Series[];
   format: (value: number) => string;
+  /** How the scale writes a value, where its highest is another: one unit for all. */
+  scale?: (value: number, highest: number) => string;
   height?: number;
   /** The scale reaches at least this far. */
   atLeast?: number;
+  /** Values are whole: no line of the scale stands between them. */
+  whole?: boolean;
 }
 
-const LEFT = 52;
-const RIGHT = 8;
-const TOP = 8;
-const BOTTOM = 22;
+const TOP = 14;
+const BOTTOM = 18;
+const EDGE = 1;
+/** What a time of day takes. */
+const CLOCK_W = 50;
 
-export function Chart({ label, times, series, format, height = 168, atLeast = 0 }: Props) {
+export function Chart({ label, times, series, format, scale, height = 104, atLeast = 0, whole = false }: Props) {
   const box = useRef<HTMLDivElement>(null);
-  const [width, setWidth] = useState(560);
+  const [width, setWidth] = useState(280);
   const [at, setAt] = useState<number | null>(null);
   const id = useId();
   useEffect(() => {
     if (!box.current) return;
-    const watch = new ResizeObserver(([entry]) => entry && setWidth(Math.max(220, Math.round(entry.contentRect.width))));
+    const watch = new ResizeObserver(([entry]) => entry && setWidth(Math.max(160, Math.round(entry.contentRect.width))));
     watch.observe(box.current);
     return () => watch.disconnect();
   }, []);
@@ -42,39 +47,35 @@ export function Chart({ label, times, series, format, height = 168, atLeast = 0 
   const first = times[0] ?? 0;
   const span = Math.max(1, (times.at(-1) ?? 0) - first);
   const highest = Math.max(atLeast, ...series.flatMap((one) => one.values.map((v) => v ?? 0)));
-  const ticks = niceTicks(highest);
+  const ticks = niceTicks(highest, whole);
   const top = ticks.at(-1) || 1;
-  const x = (i: number) => LEFT + (((times[i] ?? first) - first) / span) * (width - LEFT - RIGHT);
+  const x = (i: number) => EDGE + (((times[i] ?? first) - first) / span) * (width - 2 * EDGE);
   const y = (v: number) => TOP + (1 - v / top) * (height - TOP - BOTTOM);
-  const latest = series.map((one) => `${one.name} ${format(one.values.at(-1) ?? 0)}`).join(', ');
+  const words = (v: number) => (scale ? scale(v, top) : format(v));
 
   const seek = (clientX: number) => {
     const left = box.current?.getBoundingClientRect().left ?? 0;
-    const share = (clientX - left - LEFT) / Math.max(1, width - LEFT - RIGHT);
-    setAt(nearest(times, first + share * span));
+    setAt(nearest(times, first + ((clientX - left - EDGE) / Math.max(1, width - 2 * EDGE)) * span));
   };
 
   return (
     <figure class="chart" aria-labelledby={id}>
-      <figcaption id={id} class="sr">{`${label}, from ${clock(first)} to ${clock(first + span)}. Now: ${latest}.`}</figcaption>
+      <figcaption id={id} class="sr">{summary(label, times, series, format)}</figcaption>
       <div ref={box} class="chart-box" onPointerMove={(e) => seek(e.clientX)} onPointerLeave={() => setAt(null)}>
         <svg width={width} height={height} viewBox={`0 0 ${width} ${height}`} aria-hidden="true" focusable="false">
-          {ticks.map((tick) => (
-            <g key={tick}>
-              <line class="rule" x1={LEFT} x2={width - RIGHT} y1={y(tick)} y2={y(tick)} />
-              <text class="tick" x={LEFT - 8} y={y(tick) + 3.5} text-anchor="end">{format(tick)}</text>
-            </g>
-          ))}
-          {timeTicks(first, span, width).map((t) => (
-            <text key={t} class="tick" text-anchor="middle" y={height - 6}
-              x={LEFT + ((t - first) / span) * (width - LEFT - RIGHT)}>{clock(t).slice(0, span > 3 * 3_600_000 ? 5 : 8)}</text>
-          ))}
+          {ticks.map((tick) => <line key={tick} class={tick ? 'rule' : 'rule base'} x1="0" x2={width} y1={Math.round(y(tick)) + 0.5} y2={Math.round(y(tick)) + 0.5} />)}
+          {timeTicks(first, span, width).map((t) => {
+            const at = EDGE + ((t - first) / span) * (width - 2 * EDGE);
+            const fits = at > CLOCK_W / 2 && at < width - CLOCK_W / 2;
+            return fits && <text key={t} class="tick" text-anchor="middle" y={height - 4} x={at}>{clock(t).slice(0, span > 3 * 3_600_000 ? 5 : 8)}</text>;
+          })}
           {series.map((one) => (
             <g key={one.name} class={`s${one.tone}`}>
               {one.fill && <path class="area" d={path(one.values, x, y, y(0))} />}
               <path class="line" d={path(one.values, x, y)} />
             </g>
           ))}
+          {ticks.map((tick) => tick > 0 && <text key={tick} class="tick over" x="0" y={y(tick) - 3}>{words(tick)}</text>)}
           {at != null && (
             <g>
               <line class="cursor" x1={x(at)} x2={x(at)} y1={TOP} y2={height - BOTTOM} />
@@ -87,36 +88,27 @@ export function Chart({ label, times, series, format, height = 168, atLeast = 0 
         {times.length === 0 && <p class="chart-none">No figures yet</p>}
       </div>
       <ul class="legend" aria-hidden="true">
-        {series.map((one) => (
+        {(series.length > 1 || at != null) && series.map((one) => (
           <li key={one.name}>
-            <svg width="16" height="8" class={`s${one.tone}`}><path class="line" d="M0 4h16" /></svg>
-            {one.name}
-            <b>{valueAt(one, at, format)}</b>
+            <svg width="12" height="8" class={`s${one.tone}`}><path class="line" d="M0 4h12" /></svg>
+            {at == null ? one.name : <b>{one.values[at] == null ? '–' : format(one.values[at])}</b>}
           </li>
         ))}
-        <li class="when">{at == null ? 'now' : clock(times[at] ?? 0)}</li>
+        {at != null && <li class="when">{clock(times[at] ?? 0)}</li>}
       </ul>
     </figure>
   );
 }
 
-/** A line alone, beside a figure. */
-export function Spark({ values, tone = 1 }: { values: (number | null)[]; tone?: 1 | 2 | 3 | 4 }) {
-  const highest = Math.max(1e-9, ...values.map((v) => v ?? 0));
-  const last = Math.max(1, values.length - 1);
-  const x = (i: number) => (i / last) * 200;
-  const y = (v: number) => 30 - (v / highest) * 27;
-  return (
-    <svg class={`spark s${tone}`} viewBox="0 0 200 32" preserveAspectRatio="none" aria-hidden="true" focusable="false">
-      {values.length > 1 && <path class="area" d={path(values, x, y, 32)} />}
-      {values.length > 1 && <path class="line" d={path(values, x, y)} vector-effect="non-scaling-stroke" />}
-    </svg>
-  );
-}
-
-function valueAt(one: Series, at: number | null, format: (v: number) => string): string {
-  const value = at == null ? one.values.at(-1) : one.values[at];
-  return value == null ? '–' : format(value);
+/** The chart in words: from when to when, and of each line the least, the most and the last. */
+function summary(label: string, times: number[], series: Series[], format: (v: number) => string): string {
+  if (!times.length) return `${label}: no figures yet.`;
+  const lines = series.map((one) => {
+    const known = one.values.filter((v): v is number => v != null);
+    if (!known.length) return `${one.name}: none`;
+    return `${one.name}: now ${format(known.at(-1) ?? 0)}, between ${format(Math.min(...known))} and ${format(Math.max(...known))}`;
+  });
+  return `${label}, from ${clock(times[0] ?? 0)} to ${clock(times.at(-1) ?? 0)}. ${lines.join('; ')}.`;
 }
 
 /** A path through the values, with gaps where there is none; down to `base` and closed if given. */

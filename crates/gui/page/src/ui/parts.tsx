@@ -1,7 +1,10 @@
 // Small parts that every view uses.
 import type { ComponentChildren } from 'preact';
 import { useLayoutEffect, useRef } from 'preact/hooks';
+import { duration } from '../format';
+import { link, now, skewMs } from '../live';
 import { moved } from '../route';
+import type { Stale } from '../types';
 import { Icon, type IconName } from './icons';
 
 export type Tone = 'ok' | 'warn' | 'err' | 'info' | 'plain' | 'outline';
@@ -75,6 +78,27 @@ export function Failed({ error, retry }: { error: string; retry?: () => void }) 
       {retry && <button type="button" class="btn" onClick={retry}><Icon name="refresh" />Try again</button>}
     </Empty>
   );
+}
+
+/** What the agent itself knows to be old says so. */
+function Old({ value }: { value: unknown }) {
+  const stale = typeof value === 'object' && value != null && 'stale' in value ? (value.stale as Stale | null) : null;
+  if (!stale) return null;
+  const old = stale.since_ms == null ? 'This is not known' : `This is ${duration((now.value + skewMs.value - stale.since_ms) / 1000)} old`;
+  return <div class="banner warn old" role="status"><Icon name="clock" /><span>{old}: {stale.reason}</span></div>;
+}
+
+/** What stands above, or in place of, what was asked for: why it failed, or that it is on its way. */
+export function Asking({ asked, lines, card = false }: { asked: { value: unknown; error: string | null; again: () => void }; lines?: number; card?: boolean }) {
+  const { value, error, again } = asked;
+  if (error && value == null) {
+    const failed = <Failed error={error} retry={again} />;
+    return card ? <Card flush>{failed}</Card> : failed;
+  }
+  // The banner of the whole page says it already while nobody answers.
+  if (error) return link.value === 'lost' ? null : <div class="banner warn old" role="status"><Icon name="warn" /><span>This could not be read again, and is old: {error}</span><button type="button" class="btn tiny" onClick={again}>Try again</button></div>;
+  if (value != null) return <Old value={value} />;
+  return card ? <Card><Skeleton {...(lines == null ? {} : { lines })} /></Card> : <div class="card-body"><Skeleton {...(lines == null ? {} : { lines })} /></div>;
 }
 
 export function Search({ label, value, onInput, placeholder }: {

@@ -6,7 +6,7 @@ interface Toast {
   id: number;
   text: string;
   bad: boolean;
-  undo?: (() => Promise<void>) | undefined;
+  undo?: (() => void) | undefined;
 }
 
 const TOASTS_MAX = 4;
@@ -21,7 +21,7 @@ function close(id: number): void {
 }
 
 /** Shows a message; with `undo` it has a button for that. */
-export function toast(text: string, more: { bad?: boolean; undo?: () => Promise<void> } = {}): void {
+export function toast(text: string, more: { bad?: boolean; undo?: () => void } = {}): void {
   last += 1;
   const id = last;
   toasts.value = [...toasts.value, { id, text, bad: more.bad ?? false, undo: more.undo }].slice(-TOASTS_MAX);
@@ -38,7 +38,7 @@ export function Toasts() {
             {one.undo && (
               <button type="button" onClick={() => {
                 close(one.id);
-                void one.undo?.();
+                one.undo?.();
               }}>Undo</button>
             )}
             <button type="button" class="close" aria-label="Close message" onClick={() => close(one.id)}><Icon name="cross" /></button>

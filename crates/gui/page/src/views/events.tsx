@@ -2,13 +2,14 @@
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { get, reason } from '../api';
 import { text } from '../asks';
-import { clock, day, duration } from '../format';
-import { fresh, reached } from '../live';
+import { clock, day, duration, sentence } from '../format';
+import { decided, fresh, reached } from '../live';
 import { amend, place, to } from '../route';
 import { Live } from '../ui/live';
 import { Badge, Card, Empty, Failed, Search, Skeleton, ViewHead, type Tone } from '../ui/parts';
 import { Table, type Column } from '../ui/table';
 import type { Event, EventPage } from '../types';
+import { By } from './decided';
 
 const CHANGES: Record<string, [Tone, string]> = {
   added: ['ok', 'plus'],
@@ -30,21 +31,63 @@ function Programmed({ event }: { event: Event }) {
   return event.programs ? <Badge tone="info" icon="clock">on its way</Badge> : <span class="faint">–</span>;
 }
 
-const SERVICE_KINDS = new Set(['Service', 'Endpoints', 'EndpointSlice']);
+/** Where an object is shown, by its kind; null where it is gone or nowhere. */
+function shown({ kind, object, change }: Event): string | null {
+  if (change === 'removed' && kind !== 'Override') return null;
+  switch (kind) {
+    case 'Service':
+    case 'Endpoints':
+    case 'EndpointSlice':
+      return to('services', [object.namespace, object.name]);
+    case 'Ingress':
+    case 'HTTPRoute':
+      return to('routes', [], { ingress: text(object) });
+    case 'Secret':
+    case 'certificate':
+      return to('routes', ['certificates']);
+    case 'Override':
+      return to('overrides');
+    case 'Node':
+    case 'Pod':
+    case 'NetworkPolicy':
+    case 'pods':
+    case 'instance':
+      return to('pods');
+    case 'source':
+    case 'sync':
+    case 'ingress':
+      return to('overview');
+    default:
+      return null;
+  }
+}
+
+/** Our own kinds, in words. */
+const KINDS: Record<string, string> = { source: 'Source', sync: 'Sync', ingress: 'Ingress plane', pods: 'Pods plane', certificate: 'Certificate', instance: 'Instance' };
+
+/** What an event is about. An override's name is made of a hash: what it decides says more. */
+function Name({ event }: { event: Event }) {
+  const { kind, object } = event;
+  const one = kind === 'Override' ? decided.value.find((it) => it.namespace === object.namespace && it.name === object.name) : undefined;
+  const name = one ? text(one.service ?? one.ingress ?? object) : text(object);
+  const href = shown(event);
+  return href ? <a href={href}>{name}</a> : <>{name}</>;
+}
+
+/** What changed, in words. */
+function What({ event }: { event: Event }) {
+  const { kind, object, change, summary } = event;
+  const one = kind === 'Override' && change !== 'removed' ? decided.value.find((it) => it.namespace === object.namespace && it.name === object.name) : undefined;
+  if (!one) return <span class="break">{sentence(summary)}</span>;
+  return <span class="two-lines"><span class="break">{sentence(one.summary)}</span><span class="small faint"><By one={one} /></span></span>;
+}
 
 const COLUMNS: Column<Event>[] = [
-  { key: 'when', head: 'When', cell: (e) => <span class="nowrap weak" title={day(e.at_ms)}>{clock(e.at_ms)}</span> },
+  { key: 'when', head: 'When', cell: (e) => <span class="two-lines nowrap weak"><span>{clock(e.at_ms)}</span>{day(e.at_ms) !== day(Date.now()) && <span class="small faint">{day(e.at_ms)}</span>}</span> },
   { key: 'change', head: 'Change', cell: (e) => <Change change={e.change} /> },
-  { key: 'kind', head: 'Kind', cell: (e) => e.kind },
-  {
-    key: 'object',
-    head: 'Object',
-    cell: (e) => (SERVICE_KINDS.has(e.kind) && e.change !== 'removed'
-      ? <a href={to('services', [e.object.namespace, e.object.name])}>{text(e.object)}</a>
-      : text(e.object)),
-    class: 'nowrap',
-  },
-  { key: 'summary', head: 'What changed', cell: (e) => <span class="break">{e.summary}</span>, class: 'wide' },
+  { key: 'kind', head: 'Kind', cell: (e) => KINDS[e.kind] ?? e.kind },
+  { key: 'object', head: 'Object', cell: (e) => <Name event={e} />, class: 'break' },
+  { key: 'summary', head: 'What changed', cell: (e) => <What event={e} />, class: 'wide' },
   { key: 'programmed', head: 'In the kernel after', num: true, cell: (e) => <Programmed event={e} /> },
   { key: 'revision', head: 'Revision', num: true, cell: (e) => (e.revision ? <span class="faint">{e.revision.toLocaleString('en')}</span> : '') },
 ];
@@ -90,7 +133,7 @@ export function EventsView() {
           <Search label="Search events" placeholder="Object or text" value={q} onInput={(value) => amend({ q: value })} />
           <select class="select" aria-label="Kind" value={kind} onChange={(e) => amend({ kind: e.currentTarget.value })}>
             <option value="">All kinds</option>
-            {kinds.map((one) => <option key={one}>{one}</option>)}
+            {kinds.map((one) => <option key={one} value={one}>{KINDS[one] ?? one}</option>)}
           </select>
         </div>
         {problem && !old && <Failed error={problem} retry={() => read()} />}

@@ -9,9 +9,11 @@ import { overview } from '../live';
 import { amend, go, place, to } from '../route';
 import { Icon } from '../ui/icons';
 import { Live } from '../ui/live';
-import { Badge, Card, Choice, Empty, Failed, Search, Skeleton, ViewHead } from '../ui/parts';
+import { Asking, Badge, Card, Choice, Empty, Search, ViewHead } from '../ui/parts';
 import { useAsked } from '../use';
 import type { TrafficMap, Vertex } from '../types';
+import { decisionsOn } from '../map/decisions';
+import { Said } from './decided';
 import { StateBadge } from './state';
 
 const NARROW_PX = 720;
@@ -35,12 +37,13 @@ export function MapView() {
   }, [typed]);
   const q = query.get('q') ?? '';
   const whole = ns !== '' || q !== '' || group === 'none';
-  const { value, error, again } = useAsked<TrafficMap>('map', {
+  const asked = useAsked<TrafficMap>('map', {
     q,
     namespace: ns,
     collapse: whole ? 'none' : group,
     limit: whole ? LIMIT_WITHIN : LIMIT,
   });
+  const { value } = asked;
   return (
     <div class="view">
       <ViewHead title="Traffic map" about={value && about(value)} crumb={ns ? <><a href={to('map')}>All namespaces</a> / {ns}</> : undefined}>
@@ -53,8 +56,7 @@ export function MapView() {
           {!ns && !q && <Choice label="Draw" value={group} onChange={(next) => amend({ group: next })} options={[['auto', 'Auto'], ['namespace', 'Namespaces'], ['none', 'Services']]} />}
           <span class="push"><Choice label="Show as" value={shape} onChange={(as) => amend({ as })} options={[['graph', 'Graph'], ['list', 'List']]} /></span>
         </div>
-        {error && <Failed error={error} retry={again} />}
-        {!error && !value && <div class="card-body"><Skeleton lines={14} /></div>}
+        <Asking asked={asked} lines={14} />
         {value && <Picture map={value} shape={shape} />}
       </Card>
     </div>
@@ -65,7 +67,7 @@ function about(map: TrafficMap): string {
   const left = map.services_total - map.services_shown;
   const folded = map.vertices.some((one) => one.kind === 'namespace');
   if (folded) return `${plural(map.services_total, 'service')}, drawn as namespaces. Open one, or search.`;
-  return `${plural(map.services_shown, 'service')}${left > 0 ? `; ${left} more without traffic are left out` : ''}. Wider lines carry more requests.`;
+  return `${plural(map.services_shown, 'service')}${left > 0 ? `; ${left} more without traffic are left out` : ''}. Figures are requests per second; wider lines carry more.`;
 }
 
 /** Namespaces of all maps so far: a map of one namespace does not name the others. */
@@ -106,12 +108,13 @@ function Picture({ map, shape }: { map: TrafficMap; shape: Shape }) {
   return (
     <>
       <Graph layout={layout} counts={counts} chosen={chosen} onChoose={choose} onOpen={open} />
-      <div class="map-foot" role="status">{vertex ? <Chosen vertex={vertex} /> : <Legend />}</div>
+      <div class="map-foot" role="status">{vertex ? <Chosen vertex={vertex} map={map} /> : <Legend />}</div>
     </>
   );
 }
 
-function Chosen({ vertex }: { vertex: Vertex }) {
+function Chosen({ vertex, map }: { vertex: Vertex; map: TrafficMap }) {
+  const decisions = decisionsOn(vertex, map);
   const href = link(vertex);
   const share = vertex.rate ? (vertex.error_rate ?? 0) / vertex.rate : 0;
   return (
@@ -119,7 +122,8 @@ function Chosen({ vertex }: { vertex: Vertex }) {
       <StateBadge state={vertex.state} />
       <span class="break"><span class="faint">{vertex.kind}</span> <strong>{vertex.namespace && vertex.kind === 'service' ? `${vertex.namespace}/` : ''}{vertex.label}</strong></span>
       {vertex.note && <span class="muted">{vertex.note}</span>}
-      {vertex.overridden && <Badge tone="warn" icon="overrides">overridden</Badge>}
+      <Said items={decisions} />
+      {vertex.overridden && !decisions.length && <Badge tone="warn" icon="overrides">overridden</Badge>}
       {vertex.rate != null && <span class="muted">{rate(vertex.rate)} requests/s · {percent(share)} errors</span>}
       {href && <a class="btn tiny push" href={href}>Open<Icon name="right" /></a>}
     </>
@@ -127,14 +131,14 @@ function Chosen({ vertex }: { vertex: Vertex }) {
 }
 
 function Legend() {
-  const line = (kind: string, width: number) => <svg width="28" height="10" aria-hidden="true"><path class={`edge ${kind}`} stroke-width={width} d="M0 5h28" /></svg>;
+  const line = (kind: string, width: number) => <svg width="28" height="10" aria-hidden="true"><g class={`edges ${kind}`}><path class={`edge ${kind}`} stroke-width={width} d="M0 5h28" /></g></svg>;
   return (
     <ul class="map-legend">
-      <li>{line('busy', 2)}{line('busy', 5)} requests</li>
+      <li>{line('busy', 2)}{line('busy', 5)} requests/s</li>
       <li>{line('bad', 4)} 1 % errors and more</li>
       <li>{line('closed', 1.5)} no new traffic</li>
       <li>{line('still', 1)} not counted, or idle</li>
-      <li><span class="mark">◆</span> overridden</li>
+      <li><span class="mark">◆</span> decided by people</li>
     </ul>
   );
 }

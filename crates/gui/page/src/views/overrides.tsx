@@ -1,26 +1,18 @@
 // What people decided, and who did what.
 import { useState } from 'preact/hooks';
 import * as asks from '../asks';
-import { ago, duration, moment, sentence } from '../format';
+import { ago, moment, sentence } from '../format';
 import { now, skewMs } from '../live';
-import { ActButton, mayAct, takeBack } from '../manage';
+import { ActButton, undoing } from '../manage';
 import { to } from '../route';
-import { Icon, type IconName } from '../ui/icons';
+import { Icon } from '../ui/icons';
 import { Live } from '../ui/live';
-import { Badge, Card, Empty, Failed, Search, Skeleton, ViewHead, type Tone } from '../ui/parts';
+import { Asking, Badge, Card, Empty, Search, ViewHead, type Tone } from '../ui/parts';
 import { Table, type Column } from '../ui/table';
 import { useAsked } from '../use';
 import type { AuditEntry, OverrideItem, Page } from '../types';
+import { DECISION_ICONS, Until } from './decided';
 import { overrideTone } from './state';
-
-const ICONS: Record<string, IconName> = { drain: 'drain', weight: 'scale', add: 'plus', remove: 'minus', pause: 'pause' };
-
-/** How long until then, on the agent's clock. */
-export function Until({ ms }: { ms: number | null }) {
-  if (ms == null) return <span class="faint">until undone</span>;
-  const left = (ms - skewMs.value - now.value) / 1000;
-  return <span title={moment(ms)}>{left > 0 ? `${duration(left)} left` : 'over'}</span>;
-}
 
 function Object_({ item }: { item: OverrideItem }) {
   if (item.service) {
@@ -34,7 +26,7 @@ function Object_({ item }: { item: OverrideItem }) {
   if (item.ingress) {
     return (
       <span class="two-lines">
-        <a href={to('routes', [], { q: item.ingress.name })}>{asks.text(item.ingress)}</a>
+        <a href={to('routes', [], { ingress: asks.text(item.ingress) })}>{asks.text(item.ingress)}</a>
         <code class="small faint">{`${item.host ?? ''}${item.path ?? ''}`}</code>
       </span>
     );
@@ -42,12 +34,12 @@ function Object_({ item }: { item: OverrideItem }) {
   return <>{item.summary}</>;
 }
 
-function Undo({ item }: { item: OverrideItem }) {
+function TakeBack({ item }: { item: OverrideItem }) {
   if (!item.managed) return <Badge tone="outline" icon="lock" title="It stands in a manifest; change it there">from a manifest</Badge>;
   return (
     <div class="actions">
       <ActButton class="tiny" question={() => asks.removeOverride({ namespace: item.namespace, name: item.name })}>
-        <Icon name="undo" />Undo<span class="sr"> {item.summary}</span>
+        <Icon name="cross" />Take back<span class="sr"> {item.summary}</span>
       </ActButton>
     </div>
   );
@@ -58,7 +50,7 @@ const OVERRIDES: Column<OverrideItem>[] = [
     key: 'action',
     head: 'Decision',
     by: (o) => o.action,
-    cell: (o) => <Badge tone={overrideTone(o)} icon={ICONS[o.action] ?? 'overrides'}>{o.action === 'weight' ? `weight ${o.weight ?? ''}` : o.action}</Badge>,
+    cell: (o) => <Badge tone={overrideTone(o)} icon={DECISION_ICONS[o.action] ?? 'overrides'}>{o.action === 'weight' ? `weight ${o.weight ?? ''}` : o.action}</Badge>,
   },
   { key: 'object', head: 'Of', by: (o) => `${o.service ? asks.text(o.service) : ''}${o.ingress ? asks.text(o.ingress) : ''}`, cell: (o) => <Object_ item={o} /> },
   { key: 'by', head: 'By', by: (o) => o.by, cell: (o) => o.by || <span class="faint">unknown</span> },
@@ -66,7 +58,7 @@ const OVERRIDES: Column<OverrideItem>[] = [
   { key: 'since', head: 'Since', by: (o) => o.since_ms ?? 0, cell: (o) => (o.since_ms ? <span title={moment(o.since_ms)}>{ago((now.value + skewMs.value - o.since_ms) / 1000)}</span> : <span class="faint">–</span>), class: 'nowrap' },
   { key: 'until', head: 'Ends', by: (o) => o.until_ms ?? Number.MAX_SAFE_INTEGER, cell: (o) => <Until ms={o.until_ms} />, class: 'nowrap' },
   { key: 'touches', head: 'Touches', num: true, by: (o) => o.touches, cell: (o) => o.touches },
-  { key: 'undo', head: 'Undo', quiet: true, cell: (o) => <Undo item={o} />, class: 'num' },
+  { key: 'back', head: 'Take back', quiet: true, cell: (o) => <TakeBack item={o} />, class: 'num' },
 ];
 
 export function OverrideList({ title, items }: { title: string; items: OverrideItem[] }) {
@@ -85,14 +77,10 @@ const OUTCOMES: Record<AuditEntry['outcome'], [Tone, string]> = {
 };
 
 function UndoEntry({ entry }: { entry: AuditEntry }) {
-  const [busy, setBusy] = useState(false);
   if (entry.undone_by != null) return <span class="faint small">undone by #{entry.undone_by}</span>;
-  if (!entry.undoable || !mayAct().may) return null;
+  if (!entry.undoable) return null;
   return (
-    <button type="button" class="btn tiny" disabled={busy} onClick={() => {
-      setBusy(true);
-      void takeBack(entry.id).finally(() => setBusy(false));
-    }}><Icon name="undo" />Undo<span class="sr"> #{entry.id}</span></button>
+    <ActButton class="tiny" question={() => undoing(entry.id, entry.summary)}><Icon name="undo" />Undo<span class="sr"> #{entry.id}</span></ActButton>
   );
 }
 
@@ -123,8 +111,7 @@ export function OverridesView() {
       <ViewHead title="Overrides & audit" about="What people decided against what the cluster says. Every replica and every restart follows it.">
         <Live />
       </ViewHead>
-      {overrides.error && <Card><Failed error={overrides.error} retry={overrides.again} /></Card>}
-      {!overrides.error && !overrides.value && <Card><Skeleton lines={4} /></Card>}
+      <Asking asked={overrides} lines={4} card />
       {overrides.value && (overrides.value.items.length
         ? <OverrideList title="In force" items={overrides.value.items} />
         : (
@@ -135,8 +122,7 @@ export function OverridesView() {
           </Card>
         ))}
       <Card title="Audit log" flush tools={<Search label="Search the audit log" value={q} onInput={setQ} />}>
-        {audit.error && <Failed error={audit.error} retry={audit.again} />}
-        {!audit.error && !audit.value && <div class="card-body"><Skeleton lines={6} /></div>}
+        <Asking asked={audit} lines={6} />
         {audit.value && (audit.value.items.length
           ? <Table label="Audit log" columns={AUDIT} rows={audit.value.items} id={(a) => String(a.id)} />
           : <Empty icon="clock" title={q ? 'No entry fits' : 'Nobody has done anything yet'}><p>Every action is written down here, also those that were refused.</p></Empty>)}

@@ -3,12 +3,12 @@ import { useMemo } from 'preact/hooks';
 import { Live } from '../ui/live';
 import { count, plural } from '../format';
 import { amend, place, to } from '../route';
-import { Badge, Card, Choice, Empty, Failed, Search, Skeleton, ViewHead } from '../ui/parts';
+import { Asking, Card, Choice, Empty, Search, ViewHead } from '../ui/parts';
 import { Table, type Column } from '../ui/table';
 import { useAsked } from '../use';
 import type { Page, Port, ServiceItem } from '../types';
-import { Errors, Open, Rate, sortOpen, sortRate, StateBadge } from './state';
-import { millis } from './overview';
+import { about, Marks } from './decided';
+import { Errors, millis, Open, Rate, share, sortOpen, sortRate, Why } from './state';
 
 type Filter = 'all' | 'attention' | 'overridden';
 
@@ -26,25 +26,34 @@ const COLUMNS: Column<ServiceItem>[] = [
     key: 'name',
     head: 'Service',
     by: (s) => `${s.namespace}/${s.name}`,
-    cell: (s) => <a href={to('services', [s.namespace, s.name])}><span class="faint weak">{s.namespace}/</span>{s.name}</a>,
+    cell: (s) => (
+      <span class="two-lines">
+        <a href={to('services', [s.namespace, s.name])}><span class="faint weak">{s.namespace}/</span>{s.name}</a>
+        {s.overridden && <Marks items={about(s)} short />}
+      </span>
+    ),
     class: 'name',
   },
-  { key: 'state', head: 'State', by: (s) => ['error', 'warning', 'ok', 'idle'].indexOf(s.state), cell: (s) => <StateBadge state={s.state} title={s.state_text} /> },
+  { key: 'state', head: 'State', by: (s) => ['error', 'warning', 'ok', 'idle'].indexOf(s.state), cell: (s) => <Why state={s.state} text={s.state_text} />, class: 'state' },
   { key: 'type', head: 'Type', by: (s) => s.type, cell: (s) => (s.headless ? 'Headless' : s.type) },
   { key: 'ip', head: 'Addresses', by: (s) => s.cluster_ips[0] ?? '', cell: (s) => <code>{few([...s.cluster_ips, ...s.load_balancer_ips, ...s.external_ips]) || '–'}</code> },
   { key: 'ports', head: 'Ports', cell: (s) => <code>{few(s.ports.map(portText), 3) || '–'}</code> },
   {
     key: 'endpoints',
-    head: 'Ready',
+    head: 'In use',
     num: true,
-    by: (s) => s.endpoints.ready,
-    cell: (s) => <>{count(s.endpoints.ready)}<span class="faint"> / {count(s.endpoints.total)}</span></>,
+    by: (s) => s.endpoints.used,
+    cell: (s) => (
+      <span class="two-lines">
+        <span>{count(s.endpoints.used)}<span class="faint"> of {count(s.endpoints.total)}</span></span>
+        {s.endpoints.terminating > 0 && <span class="small faint">{count(s.endpoints.terminating)} leaving</span>}
+      </span>
+    ),
   },
   { key: 'rate', head: 'Requests', num: true, by: (s) => sortRate(s.counters), cell: (s) => <Rate counters={s.counters} /> },
-  { key: 'errors', head: 'Errors', num: true, by: (s) => s.counters?.error_rate ?? -1, cell: (s) => <Errors counters={s.counters} /> },
+  { key: 'errors', head: 'Errors', num: true, by: (s) => share(s.counters), cell: (s) => <Errors counters={s.counters} /> },
   { key: 'open', head: 'Connections', num: true, by: sortOpen, cell: (s) => <Open connections={s.connections} why={s.connections_reason} /> },
-  { key: 'p99', head: 'p99', num: true, by: (s) => s.counters?.p99_ms ?? -1, cell: (s) => millis(s.counters?.p99_ms) },
-  { key: 'marks', head: 'Overrides', quiet: true, cell: (s) => s.overridden && <Badge tone="warn" icon="overrides">overridden</Badge> },
+  { key: 'p99', head: 'p99', num: true, by: (s) => s.counters?.p99_ms ?? -1, cell: (s) => millis(s.counters?.p99_ms), has: (s) => s.counters?.p99_ms != null },
 ];
 
 export function ServicesView() {
@@ -52,7 +61,8 @@ export function ServicesView() {
   const q = query.get('q') ?? '';
   const namespace = query.get('ns') ?? '';
   const filter = (query.get('show') ?? 'all') as Filter;
-  const { value, error, again } = useAsked<Page<ServiceItem>>('services', {}, { paged: true });
+  const asked = useAsked<Page<ServiceItem>>('services', {}, { paged: true });
+  const { value } = asked;
   const namespaces = useMemo(() => [...new Set(value?.items.map((s) => s.namespace))].sort(), [value]);
   const rows = useMemo(() => (value?.items ?? []).filter((s) => fits(s, q.toLowerCase(), namespace, filter)), [value, q, namespace, filter]);
 
@@ -72,8 +82,7 @@ export function ServicesView() {
             options={[['all', 'All'], ['attention', 'Needs attention'], ['overridden', 'Overridden']]} />
           <span class="note push" role="status">{value && rows.length !== value.total ? `${count(rows.length)} of ${count(value.total)}` : ''}</span>
         </div>
-        {error && <Failed error={error} retry={again} />}
-        {!error && !value && <div class="card-body"><Skeleton lines={12} /></div>}
+        <Asking asked={asked} lines={12} />
         {value && (rows.length
           ? <Table label="Services" columns={COLUMNS} rows={rows} id={(s) => `${s.namespace}/${s.name}`} rowClass={(s) => (s.overridden ? 'is-overridden' : undefined)} sort={['name', false]} />
           : <Empty icon="services" title={value.total ? 'No service fits' : 'No services'}><p>{value.total ? 'Change the search or the filters.' : 'The source has no service for this node. It appears here as soon as it does.'}</p></Empty>)}

@@ -1,6 +1,6 @@
 // How things are, in words and shapes that all views share.
 import { Badge, type Tone } from '../ui/parts';
-import { count, percent, rate } from '../format';
+import { count, duration, percent, rate } from '../format';
 import type { Connections, Counters, OverrideItem, State } from '../types';
 
 const STATES: Record<State, [Tone, string]> = {
@@ -10,17 +10,33 @@ const STATES: Record<State, [Tone, string]> = {
   error: ['err', 'Error'],
 };
 
+/** Why a thing is as it is, below its badge: in words, not only for who can point at it. */
+export function Why({ state, text }: { state: State; text: string }) {
+  return (
+    <span class="two-lines">
+      <StateBadge state={state} />
+      {text && <span class="small faint why">{text}</span>}
+    </span>
+  );
+}
+
 export function StateBadge({ state, title }: { state: State; title?: string }) {
   const [tone, word] = STATES[state] ?? STATES.idle;
   return <Badge tone={tone} title={title || undefined}>{word}</Badge>;
 }
 
+/** The share of errors; -1 where nobody counts. */
+export function share(counters: Counters | null): number {
+  if (!counters) return -1;
+  return counters.rate > 0 ? counters.error_rate / counters.rate : 0;
+}
+
 /** A share of errors, marked when it is one that somebody should see. */
 export function Errors({ counters }: { counters: Counters | null }) {
   if (!counters) return <span class="faint">–</span>;
-  const share = counters.rate > 0 ? counters.error_rate / counters.rate : 0;
-  if (share >= 0.01) return <Badge tone="err">{percent(share)}</Badge>;
-  return <>{percent(share)}</>;
+  const part = share(counters);
+  if (part >= 0.01) return <Badge tone="err">{percent(part)}</Badge>;
+  return <>{percent(part)}</>;
 }
 
 export function Rate({ counters }: { counters: Counters | null }) {
@@ -46,4 +62,8 @@ export function sortOpen({ connections }: { connections: Connections | null }): 
 /** The tone of an override: what takes traffic away is loud. */
 export function overrideTone(one: OverrideItem): Tone {
   return one.action === 'weight' || one.action === 'add' ? 'info' : 'warn';
+}
+
+export function millis(ms: number | null | undefined): string {
+  return ms == null ? '–' : duration(ms / 1000);
 }

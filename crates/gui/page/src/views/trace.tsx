@@ -1,24 +1,29 @@
 // What a packet or a request will meet, step by step. The question is in the link, so it can be shared.
 import { useEffect, useState } from 'preact/hooks';
 import { get, reason } from '../api';
+import { text } from '../asks';
+import { sentence } from '../format';
 import { go, place, to } from '../route';
 import { Icon } from '../ui/icons';
 import { Badge, Card, Choice, Copy, Empty, Skeleton, ViewHead, type Tone } from '../ui/parts';
 import { toast } from '../ui/toast';
-import type { TraceAnswer } from '../types';
+import { useAsked } from '../use';
+import type { Page, RouteItem, TraceAnswer } from '../types';
+import { By } from './decided';
 
 const FIELDS = ['from', 'to', 'proto', 'iface', 'kernel', 'url'] as const;
 type Question = Partial<Record<(typeof FIELDS)[number], string>>;
 
 const VERDICTS: Record<string, [Tone, string]> = {
-  dnat: ['ok', 'goes to an endpoint'],
-  forward: ['ok', 'is forwarded'],
-  redirect: ['info', 'is redirected'],
-  respond: ['info', 'is answered here'],
-  deny: ['err', 'is denied'],
-  reject: ['err', 'is refused'],
-  drop: ['err', 'is dropped'],
-  none: ['plain', 'meets nothing of ours'],
+  dnat: ['ok', 'To an endpoint'],
+  forward: ['ok', 'Forwarded'],
+  redirect: ['info', 'Redirected'],
+  respond: ['info', 'Answered here'],
+  paused: ['warn', 'Paused'],
+  deny: ['err', 'Denied'],
+  reject: ['err', 'Refused'],
+  drop: ['err', 'Dropped'],
+  none: ['plain', 'Not ours'],
 };
 
 function asked(query: URLSearchParams): Question {
@@ -100,15 +105,17 @@ function Ask({ question, again }: { question: Question; again: () => void }) {
 
 function Answer({ answer }: { answer: TraceAnswer }) {
   const [tone, words] = VERDICTS[answer.verdict] ?? (['plain', answer.verdict] as const);
+  const { value: routes } = useAsked<Page<RouteItem>>(answer.route ? 'routes' : null, {}, { paged: true });
+  const route = routes?.items.find((one) => one.id === answer.route);
   return (
     <>
       <section class="card verdict" aria-label="Answer">
-        <div class="row"><Badge tone={tone}>{answer.verdict}</Badge><h2>It {words}</h2></div>
-        <p class="break">{answer.summary}</p>
+        <div class="row verdict-head"><Badge tone={tone}>{words}</Badge><h2 class="break">{sentence(answer.summary)}</h2></div>
+        {route?.paused && <p class="decided"><Icon name="pause" /><span>Paused <By one={route.paused} />{route.paused.reason ? `: ${route.paused.reason}` : ''}</span></p>}
         <dl class="facts">
           {answer.endpoints.length > 0 && <><dt>Can end up at</dt><dd class="chips">{answer.endpoints.map((one) => <code key={one}>{one}</code>)}</dd></>}
           {answer.draining.length > 0 && <><dt>Finishing there</dt><dd class="chips">{answer.draining.map((one) => <code key={one}>{one}</code>)}</dd></>}
-          {answer.route && <><dt>Decided by</dt><dd><a href={to('routes')}><code>{answer.route}</code></a></dd></>}
+          {answer.route && <><dt>Decided by</dt><dd><a href={to('routes', [], { route: answer.route })}><code>{route ? `${route.host || '*'}${route.path}` : answer.route}</code></a>{route && <span class="faint"> of Ingress {text(route.ingress)}</span>}</dd></>}
           {answer.status && <><dt>Answer</dt><dd>{answer.status}</dd></>}
           {answer.location && <><dt>Location</dt><dd><code>{answer.location}</code></dd></>}
           {answer.rewritten && <><dt>Backend sees</dt><dd><code>{answer.rewritten}</code></dd></>}
@@ -123,7 +130,7 @@ function Answer({ answer }: { answer: TraceAnswer }) {
           {answer.steps.map((step, i) => (
             <li key={i} class={step.decides ? 'decides' : undefined}>
               <span class="n">{i + 1}</span>
-              <code class="break">{step.text}</code>
+              {answer.kind === 'packet' ? <code class="break">{step.text}</code> : <span class="break">{step.kind && <span class="faint small step-kind">{step.kind}</span>}{sentence(step.text)}</span>}
               {step.decides && <Badge tone="info" icon="check">decides</Badge>}
             </li>
           ))}
