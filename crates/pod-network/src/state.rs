@@ -194,6 +194,13 @@ impl State {
         open.map_err(Error::io("cannot open", path))
     }
 
+    /// When a record of an attachment last came or went.
+    pub(crate) fn attachments_changed(&self) -> Result<std::time::SystemTime> {
+        let path = self.dir.join("attachments");
+        let changed = fs::metadata(&path).and_then(|it| it.modified());
+        changed.map_err(Error::io("cannot look at", path))
+    }
+
     /// Locks a file that is still there: who removes everything removes the locks, too, and whoever has waited for one of them
     /// would be alone with it.
     fn lock(&self, name: &str, lock: fn(&File) -> io::Result<()>) -> Result<Lock> {

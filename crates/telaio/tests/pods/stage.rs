@@ -135,6 +135,17 @@ impl Agent {
         serde_json::from_slice(&done.unwrap().stdout).unwrap_or_default()
     }
 
+    /// What its admin API says there, with its own token.
+    pub(crate) fn admin(&self, path: &str) -> Value {
+        let url = format!("http://127.0.0.1:9900{path}");
+        let done = self.node.machine.run(move || {
+            let token = fs::read_to_string("/var/lib/telaio/admin.token").unwrap_or_default();
+            let header = format!("Authorization: Bearer {}", token.trim());
+            Command::new("curl").args(["-s", "--max-time", "20", "-H", &header, &url]).output()
+        });
+        serde_json::from_slice(&done.unwrap().stdout).unwrap_or_default()
+    }
+
     /// Waits until the status is as it should be.
     pub(crate) fn wait(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
         let log = || fs::read_to_string(self.path("log")).unwrap_or_default();
