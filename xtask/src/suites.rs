@@ -169,7 +169,7 @@ fn tests(run: &mut Run) -> Result<Outcome> {
     install::cargo_tool(&install::NEXTEST)?;
     let mut nextest = cargo(["nextest", "run", "--workspace"]);
     if run.long {
-        nextest = nextest.env("PROPTEST_CASES", PROPTEST_CASES_LONG).env("TELAIO_TEST_LONG", "1");
+        nextest = nextest.env("PROPTEST_CASES", PROPTEST_CASES_LONG);
     }
     let (passed, summary) =
         nextest.run_and_find(|line| line.trim_start().starts_with("Summary ["))?;

@@ -28,6 +28,7 @@ mod traffic;
 mod upstream;
 pub(crate) mod values;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use telaio_model::Labels;
@@ -43,6 +44,10 @@ pub use values::BadValue;
 
 /// The old way to name a class, which is read elsewhere.
 pub(crate) const CLASS: &str = "kubernetes.io/ingress.class";
+
+/// What is said of an annotation that gives way to another.
+const SAID_ELSEWHERE: &str =
+    "not in force: another annotation of this Ingress says the same thing, and that one holds";
 
 /// What became of one annotation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,11 +95,13 @@ impl Annotations {
     /// Reads the annotations of an Ingress.
     pub fn read(annotations: &Labels) -> Self {
         let mut read = Self::default();
-        // Ours last, so that they win.
-        for prefix in [NGINX, OURS] {
+        // Ours first, and each thing is said once: so they win. Of two names of one thing the winning
+        // one comes first as well, by the alphabet.
+        let mut said = BTreeSet::new();
+        for prefix in [OURS, NGINX] {
             for (full, text) in annotations.iter() {
                 if let Some(name) = full.strip_prefix(prefix) {
-                    read.read_one(full, name, text, prefix == NGINX);
+                    read.read_one(full, name, text, prefix == NGINX, &mut said);
                 }
             }
         }
@@ -102,10 +109,30 @@ impl Annotations {
         read
     }
 
-    fn read_one(&mut self, full: &Arc<str>, name: &str, text: &str, is_nginx: bool) {
+    fn read_one(
+        &mut self,
+        full: &Arc<str>,
+        name: &str,
+        text: &str,
+        is_nginx: bool,
+        said: &mut BTreeSet<&'static str>,
+    ) {
         let (outcome, guard) = match (table::row(name), table::refused(name)) {
             (Some(row), _) if row.nginx || !is_nginx => {
-                (self.apply(row, text, is_nginx), row.guard)
+                let thing = row.also.unwrap_or(row.name);
+                if said.contains(thing) {
+                    let outcome = match Self::default().apply(row, text, is_nginx) {
+                        bad @ Outcome::Bad(_) => bad,
+                        _ => Outcome::Different(SAID_ELSEWHERE),
+                    };
+                    (outcome, false)
+                } else {
+                    let outcome = self.apply(row, text, is_nginx);
+                    if !outcome.is_warning() {
+                        said.insert(thing);
+                    }
+                    (outcome, row.guard)
+                }
             }
             (_, Some(refused)) if is_nginx || refused.guard => {
                 let message = format!("it is refused: {}; use {}", refused.why, refused.instead);

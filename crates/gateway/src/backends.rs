@@ -284,7 +284,7 @@ fn sticky(options: &StickyOptions) -> Sticky {
         path: options.path.clone().unwrap_or_else(|| "/".into()),
         domain: options.domain.clone(),
         max_age: options.max_age,
-        secure: options.secure.unwrap_or(false),
+        secure: options.secure,
         same_site: options.same_site.map(|it| match it {
             SameSite::None => "None".into(),
             SameSite::Lax => "Lax".into(),

@@ -9,15 +9,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, UNIX_EPOCH};
 
+use telaio_http_proxy::filter::template::{Leads, Template};
 use telaio_http_proxy::table::{
-    Action, Age, BackendId, CanaryRule, Fixed, HostMatch, PathMatch, Policy, Redirect, Rewrite,
+    Action, Age, BackendId, CanaryRule, HostMatch, PathMatch, Policy, Redirect, Rewrite,
     TlsRedirect, WeightedBackend,
 };
 use telaio_model::{
     AuthSecret, ConfigMap, Ingress, IngressBackend, IngressPath, ObjectKey, Override,
-    OverrideAction, OverrideTarget, PathType, PortRef, TlsSecret,
+    OverrideTarget, PathType, PortRef, TlsSecret,
 };
 
 use crate::annotations::{Annotations, Options, Outcome, RedirectOption, values};
@@ -25,6 +25,7 @@ use crate::backends::{BackendSpec, Manner};
 use crate::certificates;
 use crate::claims::{Claim, Place, Rank, Reading};
 use crate::listener::ServiceNews;
+use crate::maintenance::maintenance;
 use crate::paths::{literal, other_reading, regex_pattern};
 use crate::policy;
 use crate::small_set::SmallSet;
@@ -110,6 +111,7 @@ pub fn compile(ingress: &Ingress, cluster: &Cluster) -> Compiled {
         ingress,
         cluster,
         manner: Arc::default(),
+        asks_own_host: asks_own_host(&annotations.options),
         compiled: Compiled { age: age(ingress, 0), ..Compiled::default() },
     };
     compiler.need(Need::Pauses(ingress.meta.key.clone()));
@@ -138,6 +140,8 @@ pub(crate) struct Compiler<'a> {
     ingress: &'a Ingress,
     cluster: &'a Cluster,
     manner: Arc<Manner>,
+    /// The authenticating service is the request's own host: only where there is one host.
+    asks_own_host: bool,
     compiled: Compiled,
 }
 
@@ -385,6 +389,10 @@ impl<'a> Compiler<'a> {
             Some(pause) => maintenance(pause),
             None => action,
         };
+        let mut policy = Arc::clone(policy);
+        if self.asks_own_host && !matches!(place.host, HostMatch::Exact(_)) {
+            self.close_place(&place, &mut policy);
+        }
         self.compiled.claims.push(Arc::new(Claim {
             place,
             rank,
@@ -392,10 +400,25 @@ impl<'a> Compiler<'a> {
             ingress: self.key().clone(),
             id: id.into(),
             action,
-            policy: Arc::clone(policy),
+            policy,
             canary,
             reading: Reading::Only,
         }));
+    }
+
+    /// Whoever asks here could name any host, and it would be asked whether they may.
+    fn close_place(&mut self, place: &Place, policy: &mut Arc<Policy>) {
+        let host = match &place.host {
+            HostMatch::Any => "all hosts".to_owned(),
+            HostMatch::Exact(host) => host.to_string(),
+            HostMatch::Wildcard(suffix) => format!("*{suffix}"),
+        };
+        let message = format_args!(
+            "auth-url leads to $host, and for {host} that is whatever a client writes: nobody comes in \
+             there; name the service's own host in auth-url, or one host in the rule"
+        );
+        self.warn(Reason::BadAnnotation, message);
+        policy::close(Arc::make_mut(policy), "the client would choose who says whether it may");
     }
 
     /// Somebody's decision to pause what has this host and path.
@@ -499,32 +522,11 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// What clients get of a paused route. It says nothing of who decided, or why: they are strangers.
-fn maintenance(pause: &Override) -> Action {
-    let seconds = match pause.action {
-        OverrideAction::Pause { retry_after_s } => retry_after_s,
-        _ => 0,
-    };
-    // A pause that ends says when: the table has no clock.
-    let end = pause.until_s.and_then(|until| u64::try_from(until).ok());
-    let retry_after = match end {
-        Some(end) => httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(end)),
-        None => seconds.to_string(),
-    };
-    Action::Respond(Fixed {
-        status: 503,
-        content_type: "text/html; charset=utf-8".into(),
-        body: MAINTENANCE.into(),
-        retry_after: Some(retry_after.into()),
-    })
+/// Whether the client's own host is asked if it may come in.
+fn asks_own_host(options: &Options) -> bool {
+    let template = options.forward_auth.url.as_deref().map(Template::parse);
+    template.is_some_and(|it| it.is_ok_and(|template| template.leads() != Leads::AsWritten))
 }
-
-/// The page of a paused route.
-const MAINTENANCE: &str = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-    <meta name=\"viewport\" content=\"width=device-width\"><title>Paused for maintenance</title></head>\n\
-    <body><h1>Paused for maintenance</h1>\n\
-    <p>The people who run this site have paused it. Nothing is wrong with your request; \
-    please try again later.</p></body></html>\n";
 
 /// The one copy of a policy that asks for nothing in particular: most Ingresses have it.
 fn shared(policy: Policy) -> Arc<Policy> {
@@ -580,10 +582,19 @@ fn redirect(options: &Options) -> Option<Redirect> {
 fn redirect_to(to: &RedirectOption, status: u16) -> Redirect {
     let redirect = Redirect { status, ..Redirect::default() };
     let Some((scheme, rest)) = to.location.split_once("://") else {
+        if to.append_uri {
+            let url = format!("{}$request_uri", to.location);
+            return Redirect { url: Some(url.into()), ..redirect };
+        }
         return Redirect { path: Some(Arc::clone(&to.location)), ..redirect };
     };
-    if !to.append_uri || rest.contains('/') {
+    if !to.append_uri {
         return Redirect { url: Some(Arc::clone(&to.location)), ..redirect };
+    }
+    if rest.contains('/') {
+        // Behind a path of its own. There is no other variable in it: that was checked.
+        let url = format!("{}$request_uri", to.location);
+        return Redirect { url: Some(url.into()), ..redirect };
     }
     let (host, port) = match rest.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()),

@@ -510,6 +510,7 @@ impl Gateway {
             let mut warnings: Vec<Warning> =
                 own.chain(self.claims.warnings(&key)).chain(lost).cloned().collect();
             warnings.sort();
+            bound(&key, &mut warnings);
             if warnings != entry.warned {
                 entry.warned.clone_from(&warnings);
                 commit.warnings.insert(key, warnings);
@@ -526,6 +527,19 @@ impl Gateway {
     /// All warnings.
     pub fn warnings(&self) -> impl Iterator<Item = &Warning> {
         self.entries.values().flat_map(|entry| &entry.warned)
+    }
+}
+
+/// The most warnings of one Ingress: they are kept, reported and written as Events.
+const WARNINGS_MAX: usize = 64;
+
+/// Leaves out what one Ingress has too much of.
+fn bound(ingress: &ObjectKey, warnings: &mut Vec<Warning>) {
+    if warnings.len() > WARNINGS_MAX {
+        let more = warnings.len() - (WARNINGS_MAX - 1);
+        warnings.truncate(WARNINGS_MAX - 1);
+        let message = format!("{more} further warnings are left out");
+        warnings.push(Warning::new(ingress, Reason::BadAnnotation, message));
     }
 }
 

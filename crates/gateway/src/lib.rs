@@ -28,6 +28,7 @@ pub mod class;
 pub mod compile;
 pub mod gateway;
 pub mod listener;
+mod maintenance;
 pub mod migrate;
 mod paths;
 mod policy;

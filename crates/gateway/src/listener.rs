@@ -316,6 +316,30 @@ impl EventListener {
     }
 }
 
+/// All that these operations are news of, for who wants it at once.
+pub async fn all_events(ops: impl IntoIterator<Item = Op>) -> Result<Vec<IngressEvent>, Closed> {
+    let (mut listener, mut events) = EventListener::new();
+    let mut all = Vec::new();
+    for op in ops {
+        // One operation may be news of more than there is room for.
+        let mut taking = std::pin::pin!(listener.take(op));
+        loop {
+            tokio::select! {
+                biased;
+                Some(event) = events.recv() => all.push(event),
+                taken = &mut taking => {
+                    taken?;
+                    break;
+                }
+            }
+        }
+    }
+    while let Ok(event) = events.try_recv() {
+        all.push(event);
+    }
+    Ok(all)
+}
+
 /// One address per node that stays, the outer one where it has one.
 pub fn node_addresses<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = nodes

@@ -1,12 +1,18 @@
 //! What existing Ingresses become here: per Ingress what is honoured, what is different, what is
-//! refused. Nothing is changed.
+//! refused, and what its writer would be told once it is ours. Nothing is changed.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
-use telaio_model::Ingress;
+use telaio_model::{Ingress, ObjectKey};
 
 use crate::annotations::{self, Annotations, Outcome};
+use crate::class::ClassSettings;
+use crate::gateway::{Gateway, GatewaySettings};
+use crate::listener::IngressEvent;
+use crate::warning::Warning;
 
 /// One thing that an Ingress asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -32,16 +38,67 @@ pub struct Report {
     pub different: Vec<Item>,
     /// Does not work, and what to do instead.
     pub refused: Vec<Item>,
+    /// What else its writer would be told: what it refers to and is not there, cannot be used, or is
+    /// another's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Item>,
+}
+
+/// The class that an Ingress names.
+fn class_of(ingress: &Ingress) -> Option<&Arc<str>> {
+    ingress.meta.annotations.get(annotations::CLASS).or(ingress.class.as_ref())
+}
+
+/// Looks at all Ingresses of what a listener says, or at those of one class, as if they were ours.
+pub fn reports(events: impl IntoIterator<Item = IngressEvent>, class: Option<&str>) -> Vec<Report> {
+    // Without classes an Ingress that names none is ours.
+    let settings = ClassSettings { classless: true, ..ClassSettings::default() };
+    let mut gateway =
+        Gateway::new(GatewaySettings { class: settings, ..GatewaySettings::default() });
+    let mut ingresses: BTreeMap<ObjectKey, Arc<Ingress>> = BTreeMap::new();
+    for event in events {
+        match event {
+            IngressEvent::Add(ingress) => {
+                let is_meant = class.is_none() || class_of(&ingress).map(|it| &**it) == class;
+                if is_meant {
+                    gateway.take(IngressEvent::Add(Arc::new(of_no_class(&ingress))));
+                    ingresses.insert(ingress.meta.key.clone(), ingress);
+                }
+            }
+            // What people have paused is not how things are meant to be.
+            IngressEvent::Class(..) | IngressEvent::Pause(..) => {}
+            // In a cluster those without the label are not read; a directory may be a copy of one.
+            IngressEvent::ConfigMap(_, Some(map))
+                if !map.meta.labels.contains_key(telaio_source::kube::LABEL_CONFIG) => {}
+            other => gateway.take(other),
+        }
+    }
+    gateway.commit();
+    let mut warnings: BTreeMap<&ObjectKey, Vec<&Warning>> = BTreeMap::new();
+    for warning in gateway.warnings() {
+        warnings.entry(&warning.ingress).or_default().push(warning);
+    }
+    let of = |key: &ObjectKey| warnings.get(key).cloned().unwrap_or_default();
+    ingresses.iter().map(|(key, ingress)| Report::new(ingress, &of(key))).collect()
+}
+
+/// The same Ingress without a word of its class.
+fn of_no_class(ingress: &Ingress) -> Ingress {
+    let mut ingress = ingress.clone();
+    ingress.class = None;
+    let rest = ingress.meta.annotations.iter().filter(|(name, _)| &***name != annotations::CLASS);
+    ingress.meta.annotations = rest.map(|(name, value)| (name.clone(), value.clone())).collect();
+    ingress
 }
 
 impl Report {
-    /// Looks at one Ingress.
-    pub fn new(ingress: &Ingress) -> Self {
-        let named = ingress.meta.annotations.get(annotations::CLASS);
-        let class = named.or(ingress.class.as_ref()).map(ToString::to_string);
+    /// Looks at one Ingress, with what its writer would be told.
+    fn new(ingress: &Ingress, warnings: &[&Warning]) -> Self {
+        let class = class_of(ingress).map(ToString::to_string);
         let mut report = Self {
             ingress: ingress.meta.key.to_string(),
             class,
+            warnings: Vec::new(),
             honoured: Vec::new(),
             different: Vec::new(),
             refused: Vec::new(),
@@ -60,6 +117,18 @@ impl Report {
             }
         }
         report.look_at_paths(ingress, &read);
+        for warning in warnings {
+            // What is said of an annotation alone stands there already.
+            let is_said = read.findings.iter().any(|finding| {
+                let own = warning.message.strip_prefix("the annotation ");
+                own.and_then(|it| it.strip_prefix(&*finding.annotation))
+                    .is_some_and(|it| it.starts_with(": "))
+            });
+            if !is_said {
+                let what = warning.reason.as_str().to_owned();
+                report.warnings.push(Item { what, note: Some(warning.message.to_string()) });
+            }
+        }
         report
     }
 
@@ -97,7 +166,7 @@ impl Report {
 
     /// Nothing stands against moving it.
     pub fn is_clean(&self) -> bool {
-        self.refused.is_empty()
+        self.refused.is_empty() && self.warnings.is_empty()
     }
 }
 
@@ -112,6 +181,7 @@ impl fmt::Display for Report {
             ("honoured", &self.honoured),
             ("different", &self.different),
             ("refused", &self.refused),
+            ("warning", &self.warnings),
         ];
         for (heading, items) in parts {
             for item in items {
@@ -122,7 +192,7 @@ impl fmt::Display for Report {
                 }
             }
         }
-        if self.honoured.is_empty() && self.different.is_empty() && self.refused.is_empty() {
+        if parts.iter().all(|(_, items)| items.is_empty()) {
             writeln!(f, "  nothing but its rules, which work as they are")?;
         }
         Ok(())
@@ -133,10 +203,15 @@ impl fmt::Display for Report {
 pub fn summary(reports: &[Report]) -> String {
     let clean = reports.iter().filter(|report| report.is_clean()).count();
     let different = reports.iter().filter(|it| it.is_clean() && !it.different.is_empty()).count();
-    let refused = reports.len() - clean;
+    let refused = reports.iter().filter(|report| !report.refused.is_empty()).count();
+    let warned = reports.len() - clean - refused;
+    let warned = match warned {
+        0 => String::new(),
+        count => format!(", {count} have something else wrong with them"),
+    };
     format!(
         "{} Ingresses: {} work as they are, {different} with differences, {refused} ask for something \
-         that is refused",
+         that is refused{warned}",
         reports.len(),
         clean - different
     )
@@ -174,7 +249,9 @@ mod tests {
             status_ips: vec![],
             status_hostnames: vec![],
         };
-        let report = Report::new(&ingress);
+        let events = [IngressEvent::Add(Arc::new(ingress))];
+        assert!(reports(events.clone(), Some("other")).is_empty());
+        let report = reports(events, Some("nginx")).remove(0);
         assert_eq!(report.class.as_deref(), Some("nginx"));
         assert_eq!(
             (report.honoured.len(), report.different.len(), report.refused.len()),
@@ -188,6 +265,13 @@ mod tests {
         }
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["refused"][0]["what"], "nginx.ingress.kubernetes.io/server-snippet");
+        // It is compiled with what it refers to, whatever its class: what is said of its annotations is
+        // not said twice.
+        assert_eq!(report.warnings.len(), 1, "{text}");
+        assert!(
+            text.contains("warning   BackendMissing\n            the service shop/web does not"),
+            "{text}"
+        );
         assert_eq!(
             summary(&[report]),
             "1 Ingresses: 0 work as they are, 0 with differences, 1 ask for something that is refused"

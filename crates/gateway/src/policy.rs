@@ -11,7 +11,7 @@ use telaio_http_proxy::table::{
 };
 use telaio_model::ObjectKey;
 
-use crate::annotations::values::{header_name, header_value};
+use crate::annotations::values::{header_name, header_value, is_framing};
 use crate::annotations::{Options, VerifyClient};
 use crate::compile::{Compiler, Need};
 use crate::warning::Reason;
@@ -61,6 +61,7 @@ pub(crate) fn policy(
         cors: options.cors.on.then(|| cors(options)),
         rates: rates(options),
         connections_max: options.limits.connections,
+        connections_except: options.limits.unlimited.clone(),
         sources: SourceRanges { allow: options.allow.clone(), deny: options.deny.clone() },
         client_tls: client_tls(compiler, options),
         cache: options.cache.on.then(|| cache(options)),
@@ -82,19 +83,25 @@ pub(crate) fn policy(
     }
     policy.timeouts.request = options.request_timeout.filter(|time| !time.is_zero());
     policy.auth = auth(compiler, options);
-    policy.auth.extend(closed.map(|why| Auth::Deny(why.into())));
+    if let Some(why) = closed {
+        close(&mut policy, why);
+    }
     if options.client_tls.secret.is_some()
         && options.client_tls.verify != Some(VerifyClient::Off)
         && policy.client_tls.is_none()
     {
-        let why = "the authorities of clients' certificates are not there";
-        policy.auth.push(Auth::Deny(why.into()));
+        close(&mut policy, "the authorities of clients' certificates are not there");
     }
     let response = options.response_headers.as_ref();
     policy.headers.response = response.map_or_else(Vec::new, |name| headers(compiler, name));
     let request = options.request_headers.as_ref();
     policy.headers.request = request.map_or_else(Vec::new, |name| headers(compiler, name));
     policy
+}
+
+/// Nobody comes in, and nobody is asked whether they may.
+pub(crate) fn close(policy: &mut Policy, why: &str) {
+    policy.auth = vec![Auth::Deny(why.into())];
 }
 
 fn retry(options: &Options) -> Retry {
@@ -104,11 +111,13 @@ fn retry(options: &Options) -> Retry {
         on.connection = next.error;
         on.timeout = next.timeout;
         on.non_idempotent = next.non_idempotent;
+        on.invalid_header = next.invalid_header;
         for status in &next.statuses {
             on.with_status(*status);
         }
         retry.on = on;
-        if !next.error && !next.timeout && next.statuses.is_empty() {
+        let on_failure = next.error || next.timeout || next.invalid_header;
+        if !on_failure && next.statuses.is_empty() {
             retry.tries = 1;
         }
     }
@@ -171,8 +180,10 @@ fn mirror(options: &Options) -> Option<Mirror> {
 }
 
 fn error_backend(compiler: &mut Compiler<'_>, options: &Options) -> Option<ErrorBackend> {
+    let custom_errors: &[u16] =
+        if options.custom_errors_off { &[] } else { &options.custom_errors };
     let Some(service) = &options.default_backend else {
-        if !options.custom_errors.is_empty() {
+        if !custom_errors.is_empty() {
             let message = "custom-http-errors needs default-backend, the service that answers them";
             compiler.warn(Reason::BadAnnotation, message);
         }
@@ -180,7 +191,7 @@ fn error_backend(compiler: &mut Compiler<'_>, options: &Options) -> Option<Error
     };
     let backend = compiler.first_port_of(service)?;
     // Where there is nobody else to answer it does in any case.
-    let mut statuses = options.custom_errors.clone();
+    let mut statuses = custom_errors.to_vec();
     statuses.sort_unstable();
     statuses.dedup();
     Some(ErrorBackend { backend, statuses })
@@ -223,9 +234,6 @@ fn auth(compiler: &mut Compiler<'_>, options: &Options) -> Vec<Auth> {
                 }
             }
         }
-        if let Some(redirect) = &forward.request_redirect {
-            set_headers.push(("x-auth-request-redirect".into(), Arc::clone(redirect)));
-        }
         let cached = forward.cache_key.is_some();
         all.push(Auth::Forward(ForwardAuth {
             url: Arc::clone(url),
@@ -241,6 +249,7 @@ fn auth(compiler: &mut Compiler<'_>, options: &Options) -> Vec<Auth> {
                 .map(|name| name.as_str().into())
                 .collect(),
             set_headers,
+            request_redirect: forward.request_redirect.clone(),
             always_set_cookie: forward.always_set_cookie,
             cache: forward.cache_duration.filter(|_| cached).unwrap_or_default(),
             cache_key: forward.cache_key.clone(),
@@ -380,22 +389,6 @@ fn headers(compiler: &mut Compiler<'_>, name: &str) -> Vec<HeaderEdit> {
         }
     }
     edits
-}
-
-/// Headers by which messages are told apart: nobody may set them by hand.
-fn is_framing(name: &str) -> bool {
-    matches!(
-        name,
-        "connection"
-            | "content-length"
-            | "host"
-            | "keep-alive"
-            | "proxy-connection"
-            | "te"
-            | "trailer"
-            | "transfer-encoding"
-            | "upgrade"
-    )
 }
 
 /// What makes a request go to the canary.

@@ -14,8 +14,9 @@ mod events;
 mod lease;
 mod rest;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,12 +60,42 @@ pub struct StatusSettings {
 #[derive(Debug, Default)]
 struct Shared {
     ours: BTreeMap<ObjectKey, Arc<Ingress>>,
-    /// Those that are to be looked at.
-    dirty: BTreeSet<ObjectKey>,
+    /// Those that are to be looked at, by when that was noted: what is noted while one is being
+    /// written is not forgotten when that is done.
+    dirty: BTreeMap<ObjectKey, u64>,
+    noted: u64,
     warnings: VecDeque<Warning>,
     /// All warnings that hold, for who takes the Lease over.
     standing: BTreeMap<ObjectKey, Vec<Warning>>,
     nodes: Vec<IpAddr>,
+}
+
+impl Shared {
+    /// This one is to be looked at.
+    fn note(&mut self, key: ObjectKey) {
+        self.noted += 1;
+        self.dirty.insert(key, self.noted);
+    }
+
+    /// All are.
+    fn note_all(&mut self) {
+        let all: Vec<_> = self.ours.keys().cloned().collect();
+        all.into_iter().for_each(|key| self.note(key));
+    }
+
+    /// One was looked at as it was when it was noted then.
+    fn done(&mut self, key: &ObjectKey, noted: u64) {
+        if self.dirty.get(key) == Some(&noted) {
+            self.dirty.remove(key);
+        }
+    }
+
+    /// The first behind `after` that is to be looked at.
+    fn next(&self, after: Option<&ObjectKey>) -> Option<(ObjectKey, u64, Option<Arc<Ingress>>)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let (key, noted) = self.dirty.range((from, Bound::Unbounded)).next()?;
+        Some((key.clone(), *noted, self.ours.get(key).cloned()))
+    }
 }
 
 /// The gateway's end: takes note, and never waits.
@@ -82,9 +113,13 @@ impl StatusHandle {
             match ingress {
                 Some(ingress) => {
                     shared.ours.insert(key.clone(), Arc::clone(ingress));
-                    shared.dirty.insert(key.clone());
+                    shared.note(key.clone());
                 }
-                None => drop(shared.ours.remove(key)),
+                None => {
+                    shared.ours.remove(key);
+                    // What was written to it is to be forgotten.
+                    shared.note(key.clone());
+                }
             }
         }
         for (key, warnings) in &commit.warnings {
@@ -108,8 +143,7 @@ impl StatusHandle {
             let mut shared = self.shared.lock();
             if shared.nodes != *addresses {
                 shared.nodes.clone_from(addresses);
-                let all: Vec<_> = shared.ours.keys().cloned().collect();
-                shared.dirty.extend(all);
+                shared.note_all();
                 drop(shared);
                 self.news.notify_one();
             }
@@ -119,10 +153,15 @@ impl StatusHandle {
 
 /// Writes to the API server.
 pub struct StatusWriter {
+    elector: Elector,
+    writing: Writing,
+}
+
+/// What the holder of the Lease does.
+struct Writing {
     settings: StatusSettings,
     handle: StatusHandle,
     rest: Rest,
-    elector: Elector,
     events: EventWriter,
     published: Option<Published>,
     published_at: Option<Instant>,
@@ -137,52 +176,40 @@ impl StatusWriter {
         let handle = StatusHandle::default();
         let elector = Elector::new(rest.clone(), &settings);
         let events = EventWriter::new(rest.clone(), settings.identity.clone());
-        let writer = Self {
+        let writing = Writing {
             settings,
             handle: handle.clone(),
             rest,
-            elector,
             events,
             published: None,
             published_at: None,
             written: BTreeMap::new(),
         };
-        (writer, handle)
+        (Self { elector, writing }, handle)
     }
 
     /// Works until `stop` is done, then gives the Lease back, so that the next need not wait.
-    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let Self { mut elector, mut writing } = self;
         tokio::pin!(stop);
         loop {
-            let is_new = tokio::select! {
-                () = &mut stop => break,
-                is_new = self.elector.acquire() => is_new,
-            };
-            if is_new {
-                self.begin();
-            }
-            let news = Arc::clone(&self.handle.news);
-            let renew = self.elector.renew_at();
-            let work = async {
-                let outcome = self.write(renew).await;
-                if outcome.is_err() {
-                    tokio::time::sleep(RETRY_PAUSE).await;
-                    return;
-                }
-                news.notified().await;
-            };
             tokio::select! {
                 () = &mut stop => break,
-                () = work => {}
-                () = tokio::time::sleep_until(renew) => {}
+                () = elector.acquire() => {}
             }
-            if Instant::now() >= renew && !self.elector.renew().await {
-                tracing::warn!("the Lease for writing status was lost");
+            writing.begin();
+            // A renewal goes on beside what is being written, and the end of the Lease breaks it off.
+            tokio::select! {
+                () = &mut stop => break,
+                () = elector.hold() => tracing::warn!("the Lease for writing status was lost"),
+                () = writing.work() => {}
             }
         }
-        self.elector.release().await;
+        elector.release().await;
     }
+}
 
+impl Writing {
     /// We are the writer now: everything is to be looked at, and what holds is to be told.
     fn begin(&mut self) {
         tracing::info!(
@@ -192,36 +219,61 @@ impl StatusWriter {
         self.written.clear();
         self.published_at = None;
         let mut shared = self.handle.shared.lock();
-        let all: Vec<_> = shared.ours.keys().cloned().collect();
-        shared.dirty.extend(all);
+        shared.note_all();
         let standing = shared.standing.values().flatten().take(WARNINGS_MAX).cloned();
         shared.warnings = standing.collect();
     }
 
-    /// Writes what there is to write, until the Lease has to be renewed.
-    async fn write(&mut self, until: Instant) -> Result<(), RestError> {
+    /// Writes whatever there is to write, for as long as we may.
+    async fn work(&mut self) {
+        loop {
+            let news = Arc::clone(&self.handle.news);
+            match self.write().await {
+                // The published service may be another by then: nobody tells us.
+                Ok(()) => drop(tokio::time::timeout(PUBLISHED_PERIOD, news.notified()).await),
+                Err(_) => tokio::time::sleep(RETRY_PAUSE).await,
+            }
+        }
+    }
+
+    /// Writes what there is to write. What could not be written, or was broken off amid it, is still
+    /// to be written; one that is refused keeps no other waiting.
+    async fn write(&mut self) -> Result<(), RestError> {
         self.look_at_published().await?;
-        while Instant::now() < until {
-            let next = {
-                let mut shared = self.handle.shared.lock();
-                let key = shared.dirty.pop_first();
-                key.map(|key| (shared.ours.get(&key).cloned(), key))
-            };
-            let Some((ingress, key)) = next else { break };
-            if let Err(error) = self.write_status(&key, ingress.as_deref()).await {
-                tracing::warn!(ingress = %key, %error, "the status cannot be written; trying again");
-                self.handle.shared.lock().dirty.insert(key);
-                return Err(error);
+        let (mut after, mut refused) = (None, None);
+        loop {
+            let next = self.handle.shared.lock().next(after.as_ref());
+            let Some((key, noted, ingress)) = next else { break };
+            match self.write_status(&key, ingress.as_deref()).await {
+                Ok(()) => self.handle.shared.lock().done(&key, noted),
+                Err(error) => {
+                    tracing::warn!(ingress = %key, %error, "the status cannot be written; trying again");
+                    if !error.is_refused() {
+                        return Err(error);
+                    }
+                    refused = Some(error);
+                }
+            }
+            after = Some(key);
+        }
+        loop {
+            let Some(warning) = self.handle.shared.lock().warnings.front().cloned() else { break };
+            let written = self.events.write(&warning).await;
+            if let Err(error) = &written {
+                tracing::warn!(%error, "an Event cannot be written");
+            }
+            // One that is refused would be refused again: it is in the log.
+            let over = written.as_ref().err().is_none_or(RestError::is_refused);
+            let mut shared = self.handle.shared.lock();
+            if over && shared.warnings.front() == Some(&warning) {
+                shared.warnings.pop_front();
+            }
+            drop(shared);
+            if !over {
+                return written;
             }
         }
-        while Instant::now() < until {
-            let Some(warning) = self.handle.shared.lock().warnings.pop_front() else { break };
-            if let Err(error) = self.events.write(&warning).await {
-                tracing::warn!(%error, "an Event cannot be written; it is in the log only");
-                return Err(error);
-            }
-        }
-        Ok(())
+        refused.map_or(Ok(()), Err)
     }
 
     /// Looks at the service whose addresses are published; if they differ, all statuses do.
@@ -249,9 +301,7 @@ impl StatusWriter {
         };
         if now != self.published {
             self.published = now;
-            let mut shared = self.handle.shared.lock();
-            let all: Vec<_> = shared.ours.keys().cloned().collect();
-            shared.dirty.extend(all);
+            self.handle.shared.lock().note_all();
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ async fn what_annotations_ask_for_is_in_the_policy_of_the_route() {
             ("proxy-connect-timeout", "7"),
             ("proxy-read-timeout", "8"),
             ("proxy-send-timeout", "9"),
-            ("proxy-next-upstream", "timeout http_429 non_idempotent"),
+            ("proxy-next-upstream", "timeout http_429 non_idempotent invalid_header"),
             ("proxy-next-upstream-tries", "4"),
             ("proxy-next-upstream-timeout", "5"),
             ("enable-cors", "true"),
@@ -26,7 +26,7 @@ async fn what_annotations_ask_for_is_in_the_policy_of_the_route() {
             ("limit-burst-multiplier", "2"),
             ("limit-connections", "9"),
             ("limit-whitelist", "10.0.0.0/8"),
-            ("mirror-target", "http://mirror.example.com"),
+            ("mirror-target", "http://mirror.example.com/all/$request_uri"),
             ("mirror-request-body", "off"),
             ("custom-http-errors", "404,500"),
             ("default-backend", "two"),
@@ -43,6 +43,7 @@ async fn what_annotations_ask_for_is_in_the_policy_of_the_route() {
     let retry = &policy.retry;
     assert_eq!((retry.tries, retry.within), (4, Some(seconds(5))));
     assert!(!retry.on.connection && retry.on.timeout && retry.on.non_idempotent);
+    assert!(retry.on.invalid_header);
     assert!(retry.on.status(429) && !retry.on.status(503));
     let cors = policy.cors.as_ref().unwrap();
     assert!(!cors.credentials);
@@ -51,8 +52,9 @@ async fn what_annotations_ask_for_is_in_the_policy_of_the_route() {
     assert_eq!(rates, [(3, seconds(1), 6), (60, seconds(60), 120)]);
     assert_eq!(policy.rates[0].except.len(), 1);
     assert_eq!(policy.connections_max, Some(9));
+    assert_eq!(policy.connections_except, policy.rates[0].except);
     let mirror = policy.mirror.as_ref().unwrap();
-    assert_eq!((&*mirror.url, mirror.body), ("http://mirror.example.com", false));
+    assert_eq!((&*mirror.url, mirror.body), ("http://mirror.example.com/all$request_uri", false));
     let errors = policy.error_backend.as_ref().unwrap();
     assert_eq!(
         (errors.backend.as_str(), errors.statuses.as_slice()),

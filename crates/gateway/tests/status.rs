@@ -258,6 +258,66 @@ async fn a_warning_is_one_event_however_often_it_is_told() {
 }
 
 #[tokio::test]
+async fn what_was_being_written_when_the_lease_was_renewed_is_written_still() {
+    let server = server_with(&["web"]).await;
+    let writer = Writer::start(&server, "a", None).await;
+    until("holder", || (holder(&server) == "a").then_some(())).await;
+    // The server takes requests and answers none, over a renewal and less long than the Lease holds.
+    server.pause();
+    writer.nodes(&["192.0.2.1"]);
+    writer.ours(&ingress("web", &[]));
+    writer.warn("default/web", &["one"]);
+    tokio::time::sleep(TIMES.renew * 2).await;
+    server.resume();
+    let wanted = json!([{"ip": "192.0.2.1"}]);
+    until("status", || (addresses(&server, "web") == wanted).then_some(())).await;
+    until("event", || (server.count("events") == 1).then_some(())).await;
+    writer.end().await;
+}
+
+#[tokio::test]
+async fn one_that_is_refused_keeps_no_other_waiting() {
+    let server = server_with(&["a", "b"]).await;
+    let writer = Writer::start(&server, "a", None).await;
+    server.refuse("create", "events", 403);
+    writer.warn("default/a", &["one"]);
+    writer.nodes(&["192.0.2.1"]);
+    until("holder", || (holder(&server) == "a").then_some(())).await;
+    server.wait_for_requests("create", "events", 1).await;
+    writer.ours(&ingress("a", &[]));
+    let wanted = json!([{"ip": "192.0.2.1"}]);
+    until("status", || (addresses(&server, "a") == wanted).then_some(())).await;
+    server.allow("create", "events");
+    writer.warn("default/b", &["two"]);
+    until("event", || (server.count("events") == 1).then_some(())).await;
+    writer.end().await;
+}
+
+#[tokio::test]
+async fn an_ingress_that_came_back_is_written_again() {
+    let server = server_with(&["web"]).await;
+    let writer = Writer::start(&server, "a", None).await;
+    writer.nodes(&["192.0.2.1"]);
+    writer.ours(&ingress("web", &[]));
+    let wanted = json!([{"ip": "192.0.2.1"}]);
+    until("status", || (addresses(&server, "web") == wanted).then_some(())).await;
+    // Deleted and made anew before what was written came back.
+    let mut gone = Commit::default();
+    gone.ours.insert(ObjectKey::new("default", "web"), None);
+    writer.handle.tell(&gone);
+    server.delete("ingresses", "default", "web");
+    tokio::time::sleep(TIMES.look).await;
+    let object = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
+        "metadata": {"name": "web", "namespace": "default"},
+    });
+    server.apply(object).unwrap();
+    writer.ours(&ingress("web", &[]));
+    until("status", || (addresses(&server, "web") == wanted).then_some(())).await;
+    writer.end().await;
+}
+
+#[tokio::test]
 async fn a_server_that_refuses_is_asked_again() {
     let server = server_with(&["web"]).await;
     server.refuse("create", "leases", 403);

@@ -388,12 +388,82 @@ async fn what_should_keep_somebody_out_and_cannot_keeps_everybody_out() {
         &[("auth-tls-secret", "shop/ca")],
         &[("auth-tls-match-cn", "CN=a")],
         &[("proxy-ssl-verify", "on"), ("backend-protocol", "HTTPS")],
+        &[("auth-url", "http://$http_host/check")],
+        &[("auth-url", "http://a.svc/"), ("auth-response-headers", "X-User, Content-Length")],
+        &[("auth-url", "http://a.svc/"), ("whitelist-source-range", "x")],
     ] {
         let world = annotated_world(pairs, "").await;
-        let denied = world.only_route().policy.auth.iter().any(|it| matches!(it, Auth::Deny(_)));
+        // Nobody is asked first.
+        let denied = matches!(&world.only_route().policy.auth[..], [Auth::Deny(_)]);
         assert!(denied, "{pairs:?}: {:?}", world.only_route().policy);
         assert!(!world.warned("shop/web").is_empty(), "{pairs:?}");
     }
+}
+
+#[tokio::test]
+async fn the_client_never_chooses_who_says_whether_it_may() {
+    let pairs =
+        [("auth-url", "http://$host/check"), ("server-alias", "b.example.com,*.wild.example.com")];
+    let web = ingress("web", "a.example.com", "/", "one", &annotated(&pairs));
+    let wild = ingress("wild", "\"*.example.org\"", "/", "one", &annotated(&pairs[..1]));
+    let any = wild
+        .replace("name: wild", "name: any")
+        .replace("  - host: \"*.example.org\"\n    http:", "  - http:");
+    let whole = "spec:\n  defaultBackend: {service: {name: one, port: {number: 80}}}\n";
+    let rest = ingress("rest", "c.example.com", "/x", "one", &annotated(&pairs[..1]))
+        .replace("spec:\n", whole);
+    let closed = |world: &World| {
+        let of = |route: &&Arc<Route>| matches!(&route.policy.auth[..], [Auth::Deny(_)]);
+        let mut ids: Vec<_> =
+            world.routes.values().filter(of).map(|route| route.id.to_string()).collect();
+        ids.sort();
+        ids
+    };
+    let world = World::of(&(services() + &web + &wild + &any)).await;
+    assert_eq!(world.routes.len(), 5);
+    assert_eq!(
+        closed(&world),
+        ["shop/any/0/0", "shop/web/0/0@*.wild.example.com", "shop/wild/0/0"]
+    );
+    for name in ["shop/web", "shop/wild", "shop/any"] {
+        let warned = world.warned(name);
+        assert!(warned.len() == 1 && warned[0].contains("nobody comes in there"), "{warned:?}");
+    }
+    // Behind a default backend there is any host.
+    let world = World::of(&(services() + &rest)).await;
+    assert_eq!(closed(&world), ["shop/rest/default/0"]);
+    // A service that is named is asked wherever the rule holds.
+    let named = (services() + &wild).replace("http://$host/", "http://auth.svc/$host/");
+    let world = World::of(&named).await;
+    assert!(closed(&world).is_empty() && world.warnings.is_empty());
+}
+
+#[tokio::test]
+async fn redirects_carry_the_request_behind_a_path_of_their_own() {
+    for (to, url) in [
+        ("https://new.example.com/x$request_uri", Some("https://new.example.com/x$request_uri")),
+        ("https://new.example.com/x", Some("https://new.example.com/x")),
+        ("/old$request_uri", Some("/old$request_uri")),
+        ("https://new.example.com$request_uri", None),
+    ] {
+        for name in ["permanent-redirect", "temporal-redirect"] {
+            let world = annotated_world(&[(name, to)], "").await;
+            let Action::Redirect(redirect) = &world.only_route().action else { panic!("{to}") };
+            assert_eq!(redirect.url.as_deref(), url, "{name}: {to}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_ingress_gives_so_many_warnings_and_no_more() {
+    let pairs: Vec<_> = (0..500).map(|number| (format!("no-such-thing-{number}"), "x")).collect();
+    let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let warned = annotated_world(&pairs, "").await.warned("shop/web");
+    assert_eq!(warned.len(), 64);
+    assert!(
+        warned.iter().any(|it| it.ends_with("437 further warnings are left out")),
+        "{warned:?}"
+    );
 }
 
 #[tokio::test]

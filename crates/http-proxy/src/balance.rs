@@ -127,6 +127,11 @@ impl LoadBalancer {
         choose::named(&self.peers.load(), cookie).is_some_and(|peer| peer.takes_new())
     }
 
+    /// Whether a sticky cookie names one of the endpoints, whatever its state.
+    pub fn knows(&self, cookie: &str) -> bool {
+        choose::named(&self.peers.load(), cookie).is_some()
+    }
+
     /// Adds an endpoint, or changes the one of its address.
     pub fn add_backend(&self, endpoint: &Endpoint) {
         let _held = self.change.lock();

@@ -65,7 +65,7 @@ pub use moment::Moment;
 pub use purge::{Purge, PurgeError};
 
 use collapse::Flights;
-use index::Index;
+use index::{Epoch, Index};
 
 /// What is being written takes at most this part of what may be kept.
 const WRITING_PART: u64 = 4;
@@ -163,7 +163,16 @@ impl Cache {
 
     /// Keeps a response, in place of an older one to the same requests. False if it is too large.
     pub fn store(&self, key: &Key, entry: &Arc<CacheEntry>) -> bool {
-        let kept = self.shared.index.put(key.uri(), entry);
+        let kept = self.shared.index.put(key.uri(), entry, None);
+        if kept {
+            count(&self.shared.counters.stored);
+        }
+        kept
+    }
+
+    /// Keeps a response, unless something was changed or purged since then.
+    pub(crate) fn store_since(&self, key: &Key, entry: &Arc<CacheEntry>, since: Epoch) -> bool {
+        let kept = self.shared.index.put(key.uri(), entry, Some(since));
         if kept {
             count(&self.shared.counters.stored);
         }

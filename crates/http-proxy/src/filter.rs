@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 
 use crate::error::ErrorKind;
-use crate::head::{Headers, RequestHead, ResponseHead};
+use crate::head::{Headers, Known, RequestHead, ResponseHead};
 use crate::reply::Reply;
 use crate::table::{Action, Auth, HeaderEdit, Policy, Route, TlsRedirect};
 use crate::tls::CertificateStore;
@@ -235,7 +235,9 @@ impl RouteFilters {
                 return Some(too_many(head, "too many requests", wait));
             }
         }
-        if let Some(max) = self.policy.connections_max {
+        let exempt = &self.policy.connections_except;
+        let exempt = exempt.iter().any(|range| range.contains(&client.to_canonical()));
+        if let Some(max) = self.policy.connections_max.filter(|_| !exempt) {
             let limit = filters.hasher.hash_one((&*self.id, "under way"));
             passed.under_way = filters.under_way.enter(limit, client, max);
             if passed.under_way.is_none() {
@@ -309,8 +311,11 @@ impl RouteFilters {
 
     /// Edits the head that goes to the backend, after the route is settled.
     pub fn edit_request(&self, passed: &Passed, head: &mut RequestHead) {
-        if let Some(settings) = &self.policy.client_tls {
-            client_cert::tell(settings, head);
+        match &self.policy.client_tls {
+            Some(settings) => client_cert::tell(settings, head),
+            // Nobody was asked for a certificate here, and only a trusted proxy may say who has one.
+            None if !head.client.trusted => client_cert::forget(head),
+            None => {}
         }
         for auth in &self.auth {
             let AuthFilter::Forward(forward) = auth else { continue };
@@ -348,9 +353,20 @@ impl RouteFilters {
     }
 }
 
+/// Whether a field may be edited by what a route says. What tells where a message ends, whom it is for,
+/// and what belongs to one connection is ours alone: changed, two would read it in two ways.
+pub fn may_edit(name: &str) -> bool {
+    let known = Known::of(name.as_bytes());
+    !known.is_hop_by_hop() && !matches!(known, Known::ContentLength | Known::Host | Known::Expect)
+}
+
 /// Edits fields, in order.
 pub fn edit(edits: &[HeaderEdit], headers: &mut Headers) {
     for edit in edits {
+        let (HeaderEdit::Set(name, _) | HeaderEdit::Add(name, _) | HeaderEdit::Remove(name)) = edit;
+        if !may_edit(name) {
+            continue;
+        }
         match edit {
             HeaderEdit::Set(name, value) => {
                 headers.set(name, value.as_bytes());

@@ -15,10 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
 
 use crate::balance::Pick;
+use crate::client_stream::ClientStream;
 use crate::h2::{self, PREFACE};
 use crate::head::{ClientInfo, RequestHead, Scheme};
 use crate::proxy::HttpProxy;
@@ -27,9 +26,6 @@ use crate::server::{Handler, Stop};
 use crate::table::{BackendId, Timeouts};
 use crate::tls::{AcceptError, Accepted, Rewind, TlsAcceptor};
 use crate::{h1, upstream};
-
-/// How much is read to see what a connection is.
-const FIRST_BYTES: usize = 2048;
 
 /// Serves the connections of one listener.
 #[derive(Debug, Default)]
@@ -67,7 +63,7 @@ impl Handler for FrontHandler {
     fn serve(
         &self,
         proxy: Arc<HttpProxy>,
-        stream: TcpStream,
+        stream: ClientStream,
         info: ClientInfo,
         stop: Stop,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
@@ -80,7 +76,7 @@ impl Front {
     async fn serve(
         &self,
         proxy: Arc<HttpProxy>,
-        mut stream: TcpStream,
+        mut stream: ClientStream,
         mut info: ClientInfo,
         stop: Stop,
     ) {
@@ -99,7 +95,7 @@ impl Front {
         }
         match &self.tls {
             Some(tls) => self.serve_tls(tls, proxy, stream, first.freeze(), info, stop).await,
-            None => self.serve_plain(proxy, stream, first, info, stop).await,
+            None => self.serve_plain(proxy, stream, &first, info, stop).await,
         }
     }
 
@@ -112,43 +108,27 @@ impl Front {
     async fn serve_plain(
         &self,
         proxy: Arc<HttpProxy>,
-        mut stream: TcpStream,
-        mut first: BytesMut,
+        stream: ClientStream,
+        first: &[u8],
         info: ClientInfo,
         stop: Stop,
     ) {
-        if first.is_empty() {
-            let within = proxy.settings().timeouts.head;
-            let mut stopped = stop.clone();
-            first.reserve(FIRST_BYTES);
-            let read = tokio::time::timeout(within, stream.read_buf(&mut first));
-            let leaving = proxy.settings().timeouts.leaving;
-            // Who asks for nothing does not hold up the end for long.
-            let read = tokio::select! {
-                read = read => read,
-                () = async {
-                    let _ = stopped.wait_for(|stop| *stop).await;
-                    tokio::time::sleep(leaving).await;
-                } => return,
-            };
-            if !matches!(read, Ok(Ok(count)) if count > 0) {
-                return;
-            }
-        }
+        let mut connection = h1::serve::Connection::new(
+            proxy.clone(),
+            stream,
+            first,
+            info.clone(),
+            Scheme::Http,
+            stop.clone(),
+        );
         // The preface's first three letters are no method's.
-        while first.len() < PREFACE.len() && PREFACE.starts_with(&first) {
-            let within = proxy.settings().timeouts.head;
-            let read = tokio::time::timeout(within, stream.read_buf(&mut first)).await;
-            if !matches!(read, Ok(Ok(count)) if count > 0) {
-                return;
+        match connection.begins_with(PREFACE).await {
+            Some(false) => connection.serve().await,
+            Some(true) => {
+                h2::server::serve(proxy, connection.into_io(), info, Scheme::Http, stop).await
             }
-        }
-        let is_h2 = first.starts_with(PREFACE);
-        let io = Rewind::with(first.freeze(), stream);
-        if is_h2 {
-            h2::server::serve(proxy, io, info, Scheme::Http, stop).await;
-        } else {
-            h1::serve::serve(proxy, io, info, Scheme::Http, stop).await;
+            // Nothing was asked.
+            None => {}
         }
     }
 
@@ -156,7 +136,7 @@ impl Front {
         &self,
         tls: &TlsAcceptor,
         proxy: Arc<HttpProxy>,
-        stream: TcpStream,
+        stream: ClientStream,
         first: Bytes,
         mut info: ClientInfo,
         stop: Stop,
@@ -199,7 +179,7 @@ async fn pass_through(
     proxy: &HttpProxy,
     backend: &BackendId,
     server_name: &str,
-    mut client: Rewind<TcpStream>,
+    mut client: Rewind<ClientStream>,
     info: ClientInfo,
 ) -> Result<(), crate::ProxyError> {
     let unknown = crate::ErrorKind::NoEndpoint;

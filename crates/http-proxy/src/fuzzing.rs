@@ -8,11 +8,14 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::filter::template::Template;
 use crate::h1::body::{Decoder, write_chunk, write_end};
 use crate::h1::parse::{self, BodyLength, HeadLimits};
 use crate::h1::write;
+use crate::head::target::check_authority;
 use crate::head::target::matching_form;
-use crate::head::{Known, RequestHead, ResponseHead};
+use crate::head::{Headers, Known, RequestHead, ResponseHead, Scheme};
+use crate::proxy::believe::believe;
 use crate::router::Router;
 use crate::table::{BackendId, HostMatch, PathMatch, Policy, Route};
 use crate::upstream::Upstreams;
@@ -210,4 +213,104 @@ pub fn check_router(bytes: &[u8]) {
             let _ = request.rewrite(&target);
         }
     }
+}
+
+/// Any bytes as the frames of a client of HTTP/2, behind its preface.
+///
+/// # Panics
+/// If it matters how they are cut, or what we take could be read otherwise by an HTTP/1.1 endpoint.
+pub fn check_h2(bytes: &[u8]) {
+    crate::h2::any_bytes::check(bytes);
+}
+
+/// Any lines as what proxies say about a client. A line's first letter is a field: `x` is `X-Forwarded-For`,
+/// `f` `Forwarded`, `p` `X-Forwarded-Proto`, `h` `X-Forwarded-Host`.
+///
+/// # Panics
+/// If somebody is believed who is not trusted, or what is made of it is no request any more.
+pub fn check_forwarded(bytes: &[u8]) {
+    let mut head = RequestHead::new();
+    head.set_authority("own.example");
+    head.client.peer = std::net::SocketAddr::from(([10, 0, 0, 9], 4000));
+    head.client.address = head.client.peer.ip();
+    for line in bytes.split(|byte| *byte == b'\n').take(32) {
+        let Some((kind, value)) = line.split_first() else { continue };
+        let known = match kind {
+            b'x' => Known::XForwardedFor,
+            b'f' => Known::Forwarded,
+            b'p' => Known::XForwardedProto,
+            b'h' => Known::XForwardedHost,
+            _ => continue,
+        };
+        head.headers.push_known(known, value.trim_ascii());
+    }
+    let fields = |headers: &Headers| {
+        let all = headers.iter().map(|field| (field.known, field.value.to_vec()));
+        all.collect::<Vec<_>>()
+    };
+    let own = |text: &str| text.parse::<ipnet::IpNet>().into_iter().collect::<Vec<_>>();
+    let mut doubted = head.clone();
+    believe(&own("192.0.2.0/24"), &mut doubted);
+    assert_eq!(doubted.client, head.client);
+    assert_eq!((doubted.scheme, fields(&doubted.headers)), (Scheme::Http, fields(&head.headers)));
+    let said = head.headers.contains(Known::XForwardedFor);
+    let mut believed = head.clone();
+    believe(&own("10.0.0.0/8"), &mut believed);
+    assert!(believed.client.trusted);
+    assert!(!(said && believed.headers.contains(Known::Forwarded)), "one of the two decides");
+    if believed.client.address != head.client.address {
+        let list = believed.headers.get_all_known(Known::XForwardedFor);
+        assert!(list.count() > 0, "the client is in the list");
+    }
+    let host = believed.headers.get_known_str(Known::XForwardedHost);
+    if !said && host != head.headers.get_known_str(Known::XForwardedHost) {
+        assert!(host.is_some_and(|host| check_authority(host).is_ok()), "{host:?}");
+    }
+    for head in [&doubted, &believed] {
+        let mut out = Vec::new();
+        write::request(&mut out, head, &Policy::default(), false, BodyLength::None);
+        let mut again = RequestHead::new();
+        let read = parse::request(&out, &HeadLimits::default(), &mut again);
+        assert!(read.is_ok(), "{}", String::from_utf8_lossy(&out));
+        assert_eq!((again.authority(), again.path()), ("own.example", "/"));
+    }
+    let heard = doubted.headers.contains(Known::XForwardedFor);
+    assert_eq!(heard, said);
+}
+
+/// Any bytes as an address with names in it, and, behind the first line, what a client sends as cookie and
+/// field.
+///
+/// # Panics
+/// If the client has a say in where an address leads that is to lead where it is written.
+pub fn check_template(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let (written, value) = text.split_once('\n').unwrap_or((&text, ""));
+    let Ok(template) = Template::parse(written) else { return };
+    let filled = |value: &str| {
+        let mut head = RequestHead::new();
+        head.set_authority("own.example");
+        head.headers.push("x-a", value);
+        head.headers.push_known(Known::Cookie, format!("a={value}"));
+        let basic =
+            base64::Engine::encode(&base64::engine::general_purpose::STANDARD, format!("{value}:"));
+        head.headers.push_known(Known::Authorization, format!("Basic {basic}"));
+        // What may be said as it is must not panic either.
+        template.fill_plain(&head);
+        template.fill(&head)
+    };
+    let (without, with) = (filled(""), filled(value));
+    if !template.leads_where_written() {
+        return;
+    }
+    assert_eq!(leads_to(&without), leads_to(&with), "{without:?} and {with:?}");
+}
+
+/// Scheme and authority of an address, as browsers read it.
+fn leads_to(address: &str) -> (&str, &str) {
+    let (scheme, rest) = match address.split_once("//") {
+        Some((scheme, rest)) if !scheme.contains(['/', '?', '#']) => (scheme, rest),
+        _ => return ("", ""),
+    };
+    (scheme, rest.split(['/', '?', '#', '\\']).next().unwrap_or_default())
 }

@@ -11,6 +11,7 @@
 //! Bounds: streams at once, bytes of a head, frames that continue one, resets by the client and by
 //! us, windows, time without anything; beyond them the connection ends with ENHANCE_YOUR_CALM.
 
+pub(crate) mod any_bytes;
 pub mod client;
 pub mod convert;
 mod frames;

@@ -31,6 +31,7 @@ mod accept;
 pub mod balance;
 pub mod body;
 pub mod cache;
+mod client_stream;
 mod clock;
 pub mod compress;
 pub mod error;

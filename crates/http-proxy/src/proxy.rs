@@ -6,7 +6,7 @@
 //! heads and bodies.
 
 pub(crate) mod attempts;
-mod believe;
+pub(crate) mod believe;
 mod cached;
 pub mod decide;
 mod error_page;
@@ -14,6 +14,7 @@ pub mod forward;
 mod mirrored;
 pub mod observe;
 pub mod settings;
+mod told;
 
 use std::sync::{Arc, OnceLock};
 

@@ -19,10 +19,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use crate::accept::Acceptor;
+use crate::client_stream::ClientStream;
 use crate::h1;
 use crate::head::{ClientInfo, Scheme};
 use crate::proxy::HttpProxy;
@@ -53,7 +53,7 @@ pub trait Handler: Send + Sync + 'static {
     fn serve(
         &self,
         proxy: Arc<HttpProxy>,
-        stream: TcpStream,
+        stream: ClientStream,
         info: ClientInfo,
         stop: Stop,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -308,7 +308,7 @@ impl Accepting {
         let _ = tokio::time::timeout(SETTLE, accepting).await;
     }
 
-    fn spawn(&mut self, stream: TcpStream, peer: SocketAddr, local: SocketAddr) {
+    fn spawn(&mut self, stream: ClientStream, peer: SocketAddr, local: SocketAddr) {
         self.connections.fetch_add(1, Relaxed);
         self.proxy.stats().accepted.fetch_add(1, Relaxed);
         let counted = Counted { connections: self.connections.clone(), _alive: self.alive.clone() };

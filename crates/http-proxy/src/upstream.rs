@@ -16,7 +16,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::Release};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -28,6 +28,7 @@ pub use connect::{Connection, UpstreamStream};
 
 use crate::balance::{LoadBalancer, StickyKey};
 use crate::clock;
+use crate::head::{RequestHead, cookie};
 use crate::table::{Backend, BackendId, TableChange, UpstreamProtocol};
 use crate::tls::{self, Verify, upstream::Offer};
 
@@ -46,6 +47,10 @@ pub struct Upstream {
     pub budget: RetryBudget,
     connections: AtomicU32,
     pending: AtomicU32,
+    /// Whether the table has it; a route may name one that it has not.
+    in_table: AtomicBool,
+    /// How often the way that endpoints are spoken to has changed: connections of before are of no use.
+    era: AtomicU32,
     /// How TLS is spoken; or why it cannot be.
     tls: ArcSwapOption<Result<tls::UpstreamTls, String>>,
     /// Somebody may get a connection now.
@@ -63,6 +68,8 @@ impl Upstream {
             budget: RetryBudget::default(),
             connections: AtomicU32::new(0),
             pending: AtomicU32::new(0),
+            in_table: AtomicBool::new(false),
+            era: AtomicU32::new(0),
             tls: ArcSwapOption::empty(),
             freed: Notify::new(),
         }
@@ -90,13 +97,19 @@ impl Upstream {
 
     /// Takes over a backend's new form.
     pub fn update(&self, backend: &Backend) {
-        if self.settings().protocol != backend.protocol {
+        let before = self.settings.load_full();
+        self.settings.store(Arc::new(Backend { endpoints: Vec::new(), ..backend.clone() }));
+        if before.protocol != backend.protocol || before.proxy_protocol != backend.proxy_protocol {
             self.tls.store(compile_tls(backend).map(Arc::new));
-            // Connections of the old kind are of no use.
-            self.balancer.get_backends().iter().for_each(|peer| peer.pool.clear());
+            // After the settings: whoever sees the new era makes connections by them. Those of before are
+            // of no use, wherever they are.
+            self.era.fetch_add(1, Release);
+            for peer in self.balancer.get_backends() {
+                peer.pool.clear();
+                peer.h2.clear();
+            }
         }
         self.balancer.set(backend.balance.clone(), backend.slow_start, &backend.endpoints);
-        self.settings.store(Arc::new(Backend { endpoints: Vec::new(), ..backend.clone() }));
         if backend.health.is_none() {
             self.balancer.get_backends().iter().for_each(|peer| peer.set_healthy(true));
         }
@@ -161,9 +174,14 @@ impl Upstreams {
     pub fn apply(&self, change: &TableChange) {
         for (id, backend) in &change.backends {
             match backend {
-                Some(backend) => self.get_or_new(id).update(backend),
+                Some(backend) => {
+                    let there = self.get_or_new(id);
+                    there.in_table.store(true, Relaxed);
+                    there.update(backend);
+                }
                 None => {
                     if let Some(there) = self.get(id) {
+                        there.in_table.store(false, Relaxed);
                         there.update(&Backend::new(id.as_str(), Vec::new()));
                     }
                 }
@@ -171,10 +189,11 @@ impl Upstreams {
         }
     }
 
-    /// Forgets backends without endpoints that no route names.
+    /// Forgets backends that the table has not, when neither a route nor a connection leads there.
     pub fn forget_unused(&self) {
+        // Nobody comes by one but through the map, which is held.
         self.by_id.write().retain(|_, upstream| {
-            Arc::strong_count(upstream) > 1 || !upstream.balancer.get_backends().is_empty()
+            upstream.in_table.load(Relaxed) || Arc::strong_count(upstream) > 1
         });
     }
 
@@ -192,6 +211,7 @@ impl Upstreams {
                 health::begin_checks(&upstream, clock::nanos(now));
                 connect::prewarm(&upstream);
             }
+            self.forget_unused();
         }
     }
 }

@@ -172,6 +172,23 @@ async fn the_second_request_is_answered_without_the_origin() {
 }
 
 #[tokio::test]
+async fn what_head_is_told_of_a_stored_response_is_true_of_the_whole() {
+    let fields = "Cache-Control: max-age=60\r\nETag: \"a\"";
+    let origin = Origin::start(move |_, _| response(fields, "0123456789")).await;
+    let proxy = Proxy::before(&origin, cached());
+    proxy.get("").await;
+    let known = proxy.ask("HEAD /page", "If-None-Match: \"a\"\r\n").await;
+    assert_eq!(status(&known), 304);
+    assert!(!known.to_ascii_lowercase().contains("content-length"), "{known}");
+    for range in ["bytes=2-4", "bytes=99-"] {
+        let head = proxy.ask("HEAD /page", &format!("Range: {range}\r\n")).await;
+        assert_eq!(status(&head), 200, "{range}");
+        assert!(has(&head, "content-length: 10"), "{head}");
+    }
+    assert_eq!(origin.asked(), 1);
+}
+
+#[tokio::test]
 async fn nothing_is_kept_on_a_route_that_does_not_ask_for_it() {
     let origin =
         Origin::start(|_, number| response("Cache-Control: max-age=60", &number.to_string())).await;
@@ -324,6 +341,7 @@ async fn another_server_is_asked_before_the_cache() {
         signin_redirect_param: "rd".into(),
         response_headers: vec![],
         set_headers: vec![],
+        request_redirect: None,
         always_set_cookie: false,
         cache: Duration::ZERO,
         cache_key: None,

@@ -464,7 +464,7 @@ async fn a_sticky_client_stays_at_its_endpoint() {
         path: "/".into(),
         domain: None,
         max_age: None,
-        secure: false,
+        secure: Some(false),
         same_site: Some("Lax".into()),
         change_on_failure: false,
     };

@@ -1,110 +1,21 @@
-//! HTTP/2 over real sockets: clients by the h2 crate and by curl, endpoints of both kinds.
+//! HTTP/2 of clients, over real sockets: by the h2 crate, by curl and by raw frames.
 
-#![allow(clippy::expect_used, clippy::struct_field_names, reason = "in a test it is the assertion")]
+#![allow(clippy::expect_used, reason = "in a test it is the assertion")]
 
+mod h2_support;
 mod support;
 
 use std::net::SocketAddr;
-use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::client::SendRequest;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
-use support::{BACKEND, Backend, route};
-use telaio_http_proxy::front::{Front, FrontHandler};
-use telaio_http_proxy::proxy_protocol::{self, Addresses, Trust, Version};
-use telaio_http_proxy::server::{Listener, Server, listen};
-use telaio_http_proxy::table::{
-    Backend as BackendSpec, BackendId, Certificate, Endpoint, HostMatch, Policy, TableChange,
-    UpstreamProtocol, UpstreamTls,
-};
-use telaio_http_proxy::tls::{CertificateStore, TlsAcceptor, TlsLimits};
-use telaio_http_proxy::{HttpProxy, ProxySettings};
+use h2_support::{before, connect, curl, get, proxy, read, request};
+use http::{HeaderMap, Method};
+use support::{BACKEND, Backend};
+use telaio_http_proxy::proxy_protocol::{self, Addresses, Version};
+use telaio_http_proxy::table::{Backend as BackendSpec, Endpoint, Policy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-
-/// A proxy that listens in clear and by TLS.
-struct Proxy {
-    proxy: Arc<HttpProxy>,
-    plain: SocketAddr,
-    tls: SocketAddr,
-    _server: Server,
-}
-
-fn proxy(backend: BackendSpec, policy: Policy, trusted: &[&str]) -> Proxy {
-    let store = Arc::new(CertificateStore::new().expect("a store"));
-    let acceptor = Arc::new(TlsAcceptor::new(store, TlsLimits::default()).expect("an acceptor"));
-    let proxy = HttpProxy::new(ProxySettings::default()).with_tls(acceptor.clone());
-    let proxy = Arc::new(proxy);
-    let made = rcgen::generate_simple_self_signed(vec!["a.example".to_owned()]).expect("rcgen");
-    let certificate = Certificate {
-        hosts: vec!["a.example".into()],
-        chain_pem: made.cert.pem().into_bytes().into(),
-        key_pem: made.signing_key.serialize_pem().into_bytes().into(),
-    };
-    let problems = proxy.apply(&TableChange {
-        routes: [("r".into(), Some(route("r", HostMatch::Any, policy).into()))].into(),
-        backends: [(BackendId::new(BACKEND), Some(backend))].into(),
-        certificates: [("n/a".into(), Some(certificate))].into(),
-        ..TableChange::default()
-    });
-    assert!(problems.is_empty(), "{problems:?}");
-    let trust = || Trust::new(trusted.iter().map(|range| range.parse().expect("range")).collect());
-    let at = || listen("127.0.0.1:0".parse().expect("an address"), 2).expect("listen");
-    let (plain, tls) = (at(), at());
-    let address = |sockets: &[std::net::TcpListener]| sockets[0].local_addr().expect("address");
-    let (plain_at, tls_at) = (address(&plain), address(&tls));
-    let handler = |front: Front| Some(Arc::new(FrontHandler(Arc::new(front))) as Arc<_>);
-    let listeners = vec![
-        Listener { sockets: plain, handler: handler(Front::plain(trust())) },
-        Listener { sockets: tls, handler: handler(Front::tls(trust(), acceptor)) },
-    ];
-    let server = Server::start(&proxy, listeners, 2).expect("start");
-    Proxy { proxy, plain: plain_at, tls: tls_at, _server: server }
-}
-
-fn before(backend: &Backend) -> Proxy {
-    proxy(BackendSpec::new(BACKEND, vec![Endpoint::at(backend.address)]), Policy::default(), &[])
-}
-
-async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
-    let io = TcpStream::connect(address).await.expect("connect");
-    let (send, connection) = h2::client::handshake(io).await.expect("handshake");
-    tokio::spawn(connection);
-    send.ready().await.expect("ready")
-}
-
-struct Answer {
-    status: StatusCode,
-    headers: HeaderMap,
-    body: Vec<u8>,
-    trailers: Option<HeaderMap>,
-}
-
-async fn read(response: Response<h2::RecvStream>) -> Result<Answer, h2::Error> {
-    let (parts, mut receive) = response.into_parts();
-    let mut body = Vec::new();
-    while let Some(data) = receive.data().await {
-        let data = data?;
-        receive.flow_control().release_capacity(data.len())?;
-        body.extend_from_slice(&data);
-    }
-    let trailers = receive.trailers().await?;
-    Ok(Answer { status: parts.status, headers: parts.headers, body, trailers })
-}
-
-fn request(method: Method, path: &str) -> Request<()> {
-    let uri = format!("http://a.example{path}");
-    Request::builder().method(method).uri(uri).body(()).expect("request")
-}
-
-async fn get(send: &mut SendRequest<Bytes>, path: &str) -> Answer {
-    let (response, _) = send.send_request(request(Method::GET, path), true).expect("send");
-    read(response.await.expect("response")).await.expect("body")
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_of_one_connection_run_beside_each_other() {
@@ -331,11 +242,9 @@ async fn a_head_that_is_too_large_is_refused() {
         asked.headers_mut().insert(name, "v".repeat(1000).parse().expect("value"));
     }
     let (response, _) = send.send_request(asked, true).expect("send");
-    match response.await {
-        Ok(response) => assert_eq!(response.status(), 431),
-        Err(error) => assert!(error.is_reset() || error.is_go_away(), "{error}"),
-    }
+    assert_eq!(response.await.expect("an answer").status(), 431);
     assert!(backend.seen().is_empty());
+    assert_eq!(get(&mut send, "/hello").await.status, 200, "the connection goes on");
 }
 
 /// Frames of one kind without end; what the connection comes to.
@@ -399,188 +308,6 @@ async fn a_flood_of_settings_or_pings_does_not_pile_up() {
     assert_eq!(get(&mut other, "/hello").await.status, 200);
 }
 
-/// An HTTP/2 server that echoes: body, `x-echo` with the path, trailers of a gRPC kind.
-async fn h2_server() -> (SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
-    let address = listener.local_addr().expect("address");
-    let connections = Arc::new(AtomicUsize::new(0));
-    let counted = connections.clone();
-    tokio::spawn(async move {
-        while let Ok((io, _)) = listener.accept().await {
-            counted.fetch_add(1, Ordering::SeqCst);
-            tokio::spawn(serve_h2(io));
-        }
-    });
-    (address, connections)
-}
-
-async fn serve_h2<IO>(io: IO)
-where
-    IO: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
-{
-    let Ok(mut connection) = h2::server::handshake(io).await else { return };
-    while let Some(Ok((request, mut respond))) = connection.accept().await {
-        tokio::spawn(async move {
-            let path = request.uri().path().to_owned();
-            let host = request.uri().host().unwrap_or_default().to_owned();
-            let forwarded = request.headers().get("x-forwarded-for").cloned();
-            let mut receive = request.into_body();
-            let mut response = Response::new(());
-            let headers = response.headers_mut();
-            headers.insert("x-echo", path.parse().expect("value"));
-            headers.insert("x-host", host.parse().expect("value"));
-            if let Some(forwarded) = forwarded {
-                headers.insert("x-seen-for", forwarded);
-            }
-            let Ok(mut send) = respond.send_response(response, false) else { return };
-            while let Some(Ok(data)) = receive.data().await {
-                let _ = receive.flow_control().release_capacity(data.len());
-                let mut data = data;
-                while !data.is_empty() {
-                    send.reserve_capacity(data.len());
-                    let Some(Ok(room)) = std::future::poll_fn(|cx| send.poll_capacity(cx)).await
-                    else {
-                        return;
-                    };
-                    if send.send_data(data.split_to(room.min(data.len())), false).is_err() {
-                        return;
-                    }
-                }
-            }
-            let mut trailers = HeaderMap::new();
-            trailers.insert("grpc-status", "0".parse().expect("value"));
-            let _ = send.send_trailers(trailers);
-        });
-    }
-}
-
-fn h2c_backend(address: SocketAddr) -> BackendSpec {
-    let mut backend = BackendSpec::new(BACKEND, vec![Endpoint::at(address)]);
-    backend.protocol = UpstreamProtocol::H2c;
-    backend
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn grpc_passes_with_trailers_over_few_connections() {
-    let (address, connections) = h2_server().await;
-    let proxy = proxy(h2c_backend(address), Policy::default(), &[]);
-    let send = connect(proxy.plain).await;
-    let tasks: Vec<_> = (0..60)
-        .map(|_| {
-            let mut send = send.clone();
-            tokio::spawn(async move {
-                let mut asked = request(Method::POST, "/package.Service/Call");
-                let headers = asked.headers_mut();
-                headers.insert("content-type", "application/grpc".parse().expect("value"));
-                headers.insert("te", "trailers".parse().expect("value"));
-                let (response, mut body) = send.send_request(asked, false).expect("send");
-                body.send_data(Bytes::from_static(b"ping"), true).expect("data");
-                read(response.await.expect("response")).await.expect("body")
-            })
-        })
-        .collect();
-    for task in tasks {
-        let answer = task.await.expect("task");
-        assert_eq!(answer.body, b"ping");
-        assert_eq!(answer.headers["x-echo"], "/package.Service/Call");
-        assert_eq!(answer.headers["x-host"], "a.example");
-        assert_eq!(answer.headers["x-seen-for"], "127.0.0.1");
-        assert_eq!(answer.trailers.expect("trailers")["grpc-status"], "0");
-    }
-    assert!(connections.load(Ordering::SeqCst) <= 4, "{connections:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_call_may_stream_both_ways_at_once() {
-    let (address, _) = h2_server().await;
-    let proxy = proxy(h2c_backend(address), Policy::default(), &[]);
-    let mut send = connect(proxy.plain).await;
-    let (response, mut body) =
-        send.send_request(request(Method::POST, "/chat"), false).expect("send");
-    let response = response.await.expect("the head comes before the body is over");
-    let mut receive = response.into_body();
-    for word in ["one", "two", "three"] {
-        body.send_data(Bytes::from(word), false).expect("send");
-        let data = receive.data().await.expect("data").expect("data");
-        let _ = receive.flow_control().release_capacity(data.len());
-        assert_eq!(data, word);
-    }
-    body.send_data(Bytes::new(), true).expect("end");
-    assert!(receive.data().await.is_none());
-    assert_eq!(receive.trailers().await.expect("trailers").expect("some")["grpc-status"], "0");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_client_of_http1_reaches_an_endpoint_of_http2() {
-    let (address, _) = h2_server().await;
-    let proxy = proxy(h2c_backend(address), Policy::default(), &[]);
-    let mut io = TcpStream::connect(proxy.plain).await.expect("connect");
-    let asked = "POST /old HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\nConnection: close\r\nTE: trailers\r\n\r\nhello";
-    io.write_all(asked.as_bytes()).await.expect("write");
-    let answer = support::read_all(&mut io).await;
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    assert!(answer.to_ascii_lowercase().contains("x-echo: /old\r\n"), "{answer}");
-    assert!(answer.contains("hello") && answer.contains("grpc-status: 0"), "{answer}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_that_comes_back_is_reached_again() {
-    let (address, _) = h2_server().await;
-    let proxy = proxy(h2c_backend(address), Policy::default(), &[]);
-    let mut send = connect(proxy.plain).await;
-    assert_eq!(get(&mut send, "/one").await.status, 200);
-    // Another endpoint takes the place; the old connection is of no more use.
-    let (next, _) = h2_server().await;
-    let backends = [(BackendId::new(BACKEND), Some(h2c_backend(next)))].into();
-    proxy.proxy.apply(&TableChange { backends, ..TableChange::default() });
-    assert_eq!(get(&mut send, "/two").await.status, 200);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn tls_to_an_endpoint_is_verified_when_an_authority_is_given() {
-    let made = rcgen::generate_simple_self_signed(vec!["inner.svc".to_owned()]).expect("rcgen");
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key.into())
-        .expect("certificate");
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    let tls = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
-    let address = listener.local_addr().expect("address");
-    tokio::spawn(async move {
-        while let Ok((io, _)) = listener.accept().await {
-            let tls = tls.clone();
-            tokio::spawn(async move {
-                if let Ok(stream) = tls.accept(io).await {
-                    serve_h2(stream).await;
-                }
-            });
-        }
-    });
-    let other = rcgen::generate_simple_self_signed(vec!["inner.svc".to_owned()]).expect("rcgen");
-    let pem = |pem: String| Some(Arc::from(pem.into_bytes()));
-    for (authority, name, expected) in [
-        (None, None, 200),
-        (pem(made.cert.pem()), Some("inner.svc"), 200),
-        (pem(made.cert.pem()), Some("wrong.svc"), 502),
-        (pem(other.cert.pem()), Some("inner.svc"), 502),
-    ] {
-        let mut backend = h2c_backend(address);
-        backend.protocol = UpstreamProtocol::HttpsH2(UpstreamTls {
-            server_name: name.map(Arc::from),
-            authorities_pem: authority,
-            identity_pem: None,
-        });
-        let proxy = proxy(backend, Policy::default(), &[]);
-        let mut send = connect(proxy.plain).await;
-        assert_eq!(get(&mut send, "/").await.status, expected, "{name:?}");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_proxy_protocol_is_read_from_trusted_peers_and_sent_on() {
     let echo = TcpListener::bind("127.0.0.1:0").await.expect("bind");
@@ -617,11 +344,6 @@ async fn the_proxy_protocol_is_read_from_trusted_peers_and_sent_on() {
     let mut io = TcpStream::connect(proxy.plain).await.expect("connect");
     io.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("write");
     assert_eq!(support::read_all(&mut io).await, "");
-}
-
-fn curl(args: &[&str]) -> String {
-    let output = Command::new("curl").args(["--silent", "--max-time", "20"]).args(args).output();
-    String::from_utf8_lossy(&output.expect("curl is installed").stdout).into_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]

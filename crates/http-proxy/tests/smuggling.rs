@@ -4,8 +4,11 @@
 
 mod support;
 
+use std::net::SocketAddr;
+
 use support::{Backend, Proxy, status};
-use tokio::io::AsyncWriteExt;
+use telaio_http_proxy::table::{Auth, Compress, ForwardAuth, Policy};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const NEXT: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -156,4 +159,107 @@ async fn h2c_is_not_upgraded_to_and_its_fields_go_no_further() {
     let answer = support::read_response(&mut client).await.to_ascii_lowercase();
     assert!(answer.starts_with("http/1.1 200"), "{answer}");
     assert!(!answer.contains("upgrade") && !answer.contains("http2-settings"), "{answer}");
+}
+
+#[tokio::test]
+async fn http_is_not_upgraded_to_in_whatever_company_it_is_named() {
+    let backend = Backend::start().await;
+    let proxy = Proxy::before(&[&backend]);
+    for upgrade in [
+        "Upgrade: websocket, h2c",
+        "Upgrade: H2C,websocket",
+        "Upgrade: websocket\r\nUpgrade: h2c",
+        "Upgrade: h2c\r\nUpgrade: websocket",
+        "Upgrade: HTTP/2.0",
+        "Upgrade: TLS/1.0, HTTP/1.1",
+        "Upgrade: ,",
+    ] {
+        let ask =
+            format!("GET /head HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\n{upgrade}\r\n\r\n");
+        let mut client = proxy.connect().await;
+        client.write_all(ask.as_bytes()).await.expect("write");
+        let answer = support::read_response(&mut client).await.to_ascii_lowercase();
+        assert!(answer.starts_with("http/1.1 200"), "{upgrade}: {answer}");
+        assert!(!answer.contains("upgrade"), "{upgrade}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn only_what_was_asked_for_is_upgraded_to() {
+    let backend = Backend::start().await;
+    let proxy = Proxy::before(&[&backend]);
+    // The backend answers `Upgrade: websocket` whatever it is asked.
+    for (asked, expected) in [
+        ("websocket", 101),
+        ("chat, WebSocket", 101),
+        ("chat", 502),
+        ("websocket/13", 502),
+        ("websockets", 502),
+    ] {
+        let ask = format!(
+            "GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: {asked}\r\n\r\n"
+        );
+        let mut client = proxy.connect().await;
+        client.write_all(ask.as_bytes()).await.expect("write");
+        let answer = support::read_response(&mut client).await;
+        assert_eq!(status(&answer), expected, "{asked}: {answer}");
+    }
+}
+
+/// A server that says that everybody may, and who it is: `x-user: anna`.
+async fn authority() -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let address = listener.local_addr().expect("address");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut piece = [0; 4096];
+                while stream.read(&mut piece).await.is_ok_and(|count| count > 0) {
+                    let answer = b"HTTP/1.1 200 OK\r\nX-User: anna\r\nContent-Length: 0\r\n\r\n";
+                    if stream.write_all(answer).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn trailers_say_nothing_that_only_we_or_an_authority_may_say() {
+    let backend = Backend::start().await;
+    let authority = authority().await;
+    let auth = Auth::Forward(ForwardAuth {
+        url: format!("http://{authority}/").into(),
+        method: None,
+        signin: None,
+        signin_redirect_param: "".into(),
+        response_headers: vec!["X-User".into()],
+        set_headers: Vec::new(),
+        always_set_cookie: false,
+        cache: std::time::Duration::ZERO,
+        cache_key: None,
+        timeout: std::time::Duration::ZERO,
+    });
+    let passed_on = Policy { auth: vec![auth], ..Policy::default() };
+    let streamed =
+        Policy { compress: Compress { enabled: true, ..Compress::default() }, ..passed_on.clone() };
+    for policy in [passed_on, streamed] {
+        let proxy = Proxy::with_policy(&[&backend], policy);
+        let request = "POST /head HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\
+             Connection: close\r\n\r\n5\r\nhello\r\n0\r\nX-User: evil\r\nx-user: evil\r\n\
+             X-Real-IP: 6.6.6.6\r\nSSL-Client-Verify: evil\r\nSsl-Client-Cert: evil\r\n\
+             X-Forwarded-Prefix: /evil\r\nX-Scheme: evil\r\nX-Sum: 5\r\n\r\n";
+        let answer = proxy.raw(request).await.to_ascii_lowercase();
+        assert!(answer.contains("x-user: anna") && answer.contains("x-sum: 5"), "{answer}");
+        assert!(!answer.contains("evil") && !answer.contains("6.6.6.6"), "{answer}");
+        // And whoever looks at trailers leaves the length alone.
+        let request = "POST /head HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\
+                       Connection: close\r\n\r\nhello";
+        let answer = proxy.raw(request).await.to_ascii_lowercase();
+        let (_, seen) = answer.split_once("\r\n\r\n").expect("a body");
+        assert!(seen.contains("content-length: 5\r\n"), "{answer}");
+        assert!(!seen.contains("transfer-encoding") && seen.ends_with("hello"), "{answer}");
+    }
 }

@@ -15,12 +15,15 @@
 //! # }
 //! ```
 
+use std::net::IpAddr;
+
+use crate::addresses::ip_of;
 use crate::error::NetlinkError;
 use crate::rtnl::Mac;
 use crate::socket::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, Protocol, Socket,
 };
-use crate::wire::{Message, Writer, ne32};
+use crate::wire::{Attributes, Message, Writer, ne32};
 
 pub(crate) const RTM_NEWLINK: u16 = 16;
 pub(crate) const RTM_DELLINK: u16 = 17;
@@ -32,7 +35,16 @@ const IFLA_MASTER: u16 = 10;
 const IFLA_GROUP: u16 = 27;
 const IFLA_LINKINFO: u16 = 18;
 const INFO_KIND: u16 = 1;
+const INFO_DATA: u16 = 2;
 const IFF_UP: u32 = libc::IFF_UP as u32;
+const IFF_PROMISC: u32 = libc::IFF_PROMISC as u32;
+const BR_VLAN_FILTERING: u16 = 7;
+const VXLAN_ID: u16 = 1;
+const VXLAN_LINK: u16 = 3;
+const VXLAN_LOCAL: u16 = 4;
+const VXLAN_LEARNING: u16 = 7;
+const VXLAN_PORT: u16 = 15;
+const VXLAN_LOCAL6: u16 = 17;
 /// `struct ifinfomsg`: family, type, the link's number, flags, mask of flags.
 const LINK_HEADER_LEN: usize = 16;
 /// The longest name that a link can have; a zero follows.
@@ -63,6 +75,10 @@ pub struct Link {
     pub group: u32,
     /// Its hardware address, if it has one of six bytes.
     pub mac: Option<Mac>,
+    /// Of a vxlan link what it was told.
+    pub vxlan: Option<VxlanState>,
+    /// It is a bridge that tells virtual networks apart.
+    pub filters_vlans: bool,
 }
 
 impl Link {
@@ -70,6 +86,26 @@ impl Link {
     pub fn is_up(&self) -> bool {
         self.flags & IFF_UP != 0
     }
+
+    /// It takes all frames.
+    pub fn is_promiscuous(&self) -> bool {
+        self.flags & IFF_PROMISC != 0
+    }
+}
+
+/// What a vxlan link was told when it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VxlanState {
+    /// The number of its network.
+    pub vni: u32,
+    /// The UDP port.
+    pub port: u16,
+    /// This machine's address in what it sends.
+    pub local: Option<IpAddr>,
+    /// The link that it sends by.
+    pub lower: Option<LinkIndex>,
+    /// It learns from what it receives.
+    pub learns: bool,
 }
 
 /// A link that is to be made.
@@ -250,7 +286,10 @@ pub(crate) fn link(message: &Message<'_>) -> Option<Link> {
         return None;
     }
     let attributes = message.attributes(LINK_HEADER_LEN);
-    let kind = attributes.nested(IFLA_LINKINFO).and_then(|info| info.str(INFO_KIND));
+    let info = attributes.nested(IFLA_LINKINFO);
+    let kind = info.and_then(|info| info.str(INFO_KIND));
+    let data = info.and_then(|info| info.nested(INFO_DATA));
+    let of_kind = |wanted: &str| data.filter(|_| kind == Some(wanted));
     Some(Link {
         index: message.body.get(4..).and_then(ne32).map(LinkIndex)?,
         name: attributes.str(IFLA_IFNAME)?.to_owned(),
@@ -260,6 +299,19 @@ pub(crate) fn link(message: &Message<'_>) -> Option<Link> {
         master: attributes.ne32(IFLA_MASTER).map(LinkIndex),
         group: attributes.ne32(IFLA_GROUP).unwrap_or(0),
         mac: attributes.get(IFLA_ADDRESS).and_then(|mac| Some(Mac(mac.try_into().ok()?))),
+        vxlan: of_kind("vxlan").and_then(vxlan),
+        filters_vlans: of_kind("bridge").and_then(|data| data.u8(BR_VLAN_FILTERING)) == Some(1),
+    })
+}
+
+fn vxlan(data: Attributes<'_>) -> Option<VxlanState> {
+    let local = data.get(VXLAN_LOCAL).or_else(|| data.get(VXLAN_LOCAL6));
+    Some(VxlanState {
+        vni: data.ne32(VXLAN_ID)?,
+        port: data.be16(VXLAN_PORT)?,
+        local: local.and_then(ip_of).filter(|ip| !ip.is_unspecified()),
+        lower: data.ne32(VXLAN_LINK).filter(|index| *index != 0).map(LinkIndex),
+        learns: data.u8(VXLAN_LEARNING) == Some(1),
     })
 }
 

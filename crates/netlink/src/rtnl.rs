@@ -75,8 +75,9 @@ pub enum Request<'a> {
     Vxlan(Vxlan<'a>),
     /// Changes a link.
     Set(SetLink<'a>),
-    /// Has a bridge tell virtual networks apart. A kernel that cannot does not say so: it refuses [`Request::AddVlan`].
-    VlanFiltering(Which<'a>),
+    /// Has a bridge tell virtual networks apart, or no longer. A kernel that cannot does not say so: it refuses
+    /// [`Request::AddVlan`].
+    VlanFiltering(Which<'a>, bool),
     /// Puts a port, or a bridge itself, into a virtual network.
     AddVlan(BridgeVlan),
     /// Takes it out.
@@ -116,8 +117,8 @@ impl Request<'_> {
             Self::Bridge(bridge) => bridge.write(writer, create, sequence),
             Self::Vxlan(vxlan) => vxlan.write(writer, create, sequence),
             Self::Set(set) => set.write(writer, flags, sequence),
-            Self::VlanFiltering(which) => {
-                link::write_vlan_filtering(writer, flags, sequence, *which);
+            Self::VlanFiltering(which, is_on) => {
+                link::write_vlan_filtering(writer, flags, sequence, *which, *is_on);
             }
             Self::AddVlan(vlan) => vlan.write(writer, true, flags, sequence),
             Self::DeleteVlan(vlan) => vlan.write(writer, false, flags, sequence),

@@ -14,6 +14,9 @@ const NAMESPACE_ID_LEN_MAX: usize = 64;
 /// How long an ID can be so that a bridge's name has it whole.
 const BRIDGE_ID_LEN_MAX: usize = 11;
 
+/// What the file of a record ends with until it takes its place.
+pub(crate) const TEMPORARY: &str = ".new";
+
 /// The name of the network namespace of an instance of the library.
 pub fn namespace(instance_id: &str) -> String {
     if is_plain(instance_id, NAMESPACE_ID_LEN_MAX) {
@@ -35,6 +38,11 @@ pub fn bridge(node_id: &str) -> String {
     } else {
         format!("tlbx-{}", hash(&["bridge", node_id], 10))
     }
+}
+
+/// Whether a bridge's name is one that [`bridge`] gives.
+pub(crate) fn is_bridge(name: &str) -> bool {
+    ["tlb-", "tlbx-"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// The name of the node's end of an instance's interface. `turn` tells apart those whose hashes are the same.
@@ -64,7 +72,8 @@ pub fn attachment_key(network: &str, container: &str, interface: &str) -> String
 
 /// The file name of a network's record and of the directory of its addresses.
 pub fn network_key(network: &str) -> String {
-    if is_plain(network, 100) && !network.starts_with('.') {
+    // What ends like a record that is being written would be taken for one.
+    if is_plain(network, 100) && !network.starts_with('.') && !network.ends_with(TEMPORARY) {
         format!("n-{network}")
     } else {
         format!("h-{}", hash(&["network", network], 24))
@@ -164,6 +173,13 @@ mod tests {
         let forged = hashed.strip_prefix("telaio-h-").unwrap();
         assert_ne!(namespace(forged), hashed);
         assert_ne!(namespace(&hashed), hashed);
+    }
+
+    #[test]
+    fn no_networks_record_looks_like_one_that_is_being_written() {
+        assert_eq!(network_key("net"), "n-net");
+        assert!(!network_key("net.new").ends_with(TEMPORARY));
+        assert_ne!(network_key("net.new"), network_key("net"));
     }
 
     #[test]

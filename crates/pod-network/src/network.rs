@@ -12,6 +12,11 @@ pub const PORT_GROUP: u32 = 0x7e1a_fffe;
 /// How many networks a node can have.
 pub const NETWORKS_MAX: u32 = 4096;
 
+/// Whether a link's group is one that only we give.
+pub fn is_our_group(group: u32) -> bool {
+    group >> 16 == GROUP_FIRST >> 16
+}
+
 /// A network of this node, as it is on record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {

@@ -1,20 +1,24 @@
 //! Making and removing the bridges of networks, with what the node needs around them.
 
-use std::fs;
-use std::io::ErrorKind;
+mod overlaps;
+mod settings;
 
-use cidr::IpCidr;
+use std::collections::HashSet;
+
 use telaio_netlink::NetlinkError;
-use telaio_netlink::links::{Link, LinkIndex};
-use telaio_netlink::rtnl::{Address, Bridge, BridgeVlan, Request, Rtnetlink, SetLink, Which};
+use telaio_netlink::links::Link;
+use telaio_netlink::rtnl::{Bridge, BridgeVlan, Request, Rtnetlink, SetLink, Which};
 
 use crate::attach;
 use crate::error::{Error, Result};
 use crate::ipam;
 use crate::names;
-use crate::network::{Mode, Network};
+use crate::network::{GROUP_FIRST, Mode, NETWORKS_MAX, Network};
 use crate::rules::Rules;
 use crate::state::{Host, Lock, State};
+
+pub(crate) use overlaps::{overlaps, refuse};
+pub(crate) use settings::{Before, restore, set};
 
 pub(crate) const EEXIST: i32 = 17;
 pub(crate) const ENODEV: i32 = 19;
@@ -59,11 +63,36 @@ fn is_as_wanted(network: &Network, wanted: &Network) -> bool {
     network.is_made && ours == *wanted
 }
 
-/// Makes a network, or makes it as wanted. Needs the exclusive lock.
+/// Whether anybody has an address of a network.
+pub(crate) fn is_used(state: &State, name: &str) -> Result<bool> {
+    Ok(!ipam::claims(state, name)?.is_empty())
+}
+
+/// The networks that somebody has an address of.
+pub(crate) fn in_use(state: &State) -> Result<Vec<Network>> {
+    let mut found = Vec::new();
+    for network in state.networks()? {
+        if is_used(state, &network.name)? {
+            found.push(network);
+        }
+    }
+    Ok(found)
+}
+
+/// Makes a network with its rules, or makes it as wanted. Needs the exclusive lock.
 pub(crate) fn make(state: &State, wanted: &Network) -> Result<()> {
-    check(wanted)?;
+    make_with(state, wanted, true)
+}
+
+/// The same, but for the rules: who makes many networks writes them once.
+pub(crate) fn make_links(state: &State, wanted: &Network) -> Result<()> {
+    make_with(state, wanted, false)
+}
+
+fn make_with(state: &State, wanted: &Network, with_rules: bool) -> Result<()> {
+    overlaps::check(wanted)?;
     let existing = state.network(&wanted.name)?;
-    refuse_overlaps(state, wanted)?;
+    overlaps::make_room(state, wanted)?;
     let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
     let bridge = find_bridge(&mut kernel, wanted)?;
     let mut network = wanted.clone();
@@ -71,7 +100,7 @@ pub(crate) fn make(state: &State, wanted: &Network) -> Result<()> {
     let sharing = state.networks()?.into_iter().find(|it| it.bridge == network.bridge);
     network.group = match sharing.as_ref().or(existing.as_ref()) {
         Some(existing) => existing.group,
-        None => state.free_group()?,
+        None => free_group(state, &mut kernel)?,
     };
     network.is_adopted = match &sharing {
         Some(sharing) => sharing.is_adopted,
@@ -90,6 +119,10 @@ pub(crate) fn make(state: &State, wanted: &Network) -> Result<()> {
         state.save_network(&network)?;
     }
     let made = set_up(state, &mut kernel, &network, bridge.as_ref());
+    let made = match made {
+        Ok(()) if with_rules || is_new => write_rules(state, &state.networks()?),
+        made => made,
+    };
     if made.is_ok() && is_new {
         network.is_made = true;
         state.save_network(&network)?;
@@ -101,8 +134,8 @@ pub(crate) fn make(state: &State, wanted: &Network) -> Result<()> {
     made
 }
 
-/// Makes the links, settings and rules of a network as they should be. Needs the exclusive lock.
-pub(crate) fn set_up(
+/// Makes the links and settings of a network as they should be. Needs the exclusive lock.
+fn set_up(
     state: &State,
     kernel: &mut Rtnetlink,
     network: &Network,
@@ -116,6 +149,9 @@ pub(crate) fn set_up(
         // Its length of packets is set below: only then the kernel does not change it with the ports.
         let bridge = Bridge { name, mac, mtu: None, group: network.group, vlan_filtering: false };
         kernel.all([Request::Bridge(bridge)]).map_err(doing())?;
+    }
+    if let Some(bridge) = existing.filter(|_| network.is_adopted) {
+        settings::note_bridge(state, network, bridge)?;
     }
     let set = SetLink {
         group: Some(network.group),
@@ -137,14 +173,14 @@ pub(crate) fn set_up(
             state.networks()?.iter().any(|it| it.bridge == *name && it.name != network.name);
         let is_own = network.mode == Mode::Routed || !is_shared;
         let own = is_own.then_some(Request::AddVlan(own));
-        let filter = Request::VlanFiltering(Which::Name(name));
+        let filter = Request::VlanFiltering(Which::Name(name), true);
         kernel.all([filter].into_iter().chain(own)).map_err(no_vlans(name))?;
     }
     if network.mode == Mode::Routed {
-        kernel.all_but(&[EEXIST], gateways(network, link)).map_err(doing())?;
-        settings(network)?;
+        settings::addresses(state, kernel, network, link)?;
+        settings::settings(state, network)?;
     }
-    write_rules(state, &state.networks()?)
+    Ok(())
 }
 
 /// For `map_err`: a bridge refused a virtual network.
@@ -164,64 +200,17 @@ pub(crate) fn write_rules(state: &State, networks: &[Network]) -> Result<()> {
     Rules::open()?.write(state, networks)
 }
 
-/// The node's own addresses in a network.
-fn gateways(network: &Network, link: LinkIndex) -> impl Iterator<Item = Request<'static>> + '_ {
-    network.subnets.iter().filter_map(move |subnet| {
-        let gateway = subnet.gateway_inet()?;
-        Some(Request::AddAddress(Address {
-            link,
-            ip: gateway.address(),
-            prefix_len: gateway.network_length(),
-            no_prefix_route: false,
-        }))
+/// A group that no network has, and no link. Needs the exclusive lock.
+fn free_group(state: &State, kernel: &mut Rtnetlink) -> Result<u32> {
+    let mut taken: HashSet<u32> = state.networks()?.iter().map(|network| network.group).collect();
+    // A record that cannot be read does not say its group, but its links do.
+    let links = kernel.links().map_err(Error::kernel("listing links"))?;
+    taken.extend(links.iter().map(|link| link.group));
+    let free = (GROUP_FIRST..GROUP_FIRST + NETWORKS_MAX).find(|group| !taken.contains(group));
+    free.ok_or_else(|| Error::Invalid {
+        field: "network",
+        why: format!("this node has {NETWORKS_MAX} networks already; remove one"),
     })
-}
-
-/// What the kernel has to be told so that it carries packets of a network on.
-fn settings(network: &Network) -> Result<()> {
-    let has = |is_ipv4: bool| network.subnets.iter().any(|it| it.cidr.is_ipv4() == is_ipv4);
-    let bridge = &network.bridge;
-    if has(true) {
-        set("ipv4/ip_forward", "1")?;
-        // Published ports answer on localhost, too; a rule keeps everybody else away from it.
-        set(&format!("ipv4/conf/{bridge}/route_localnet"), "1")?;
-        set(&format!("ipv4/conf/{bridge}/send_redirects"), "0")?;
-    }
-    if has(false) {
-        keep_router_advertisements()?;
-        set("ipv6/conf/all/forwarding", "1")?;
-        set(&format!("ipv6/conf/{bridge}/accept_ra"), "0")?;
-    }
-    Ok(())
-}
-
-/// A machine that forwards no longer listens to routers, and so loses its default route, unless told to.
-fn keep_router_advertisements() -> Result<()> {
-    const DIR: &str = "/proc/sys/net/ipv6/conf";
-    let forwards = fs::read_to_string(format!("{DIR}/all/forwarding"));
-    if forwards.is_ok_and(|value| value.trim() == "1") {
-        return Ok(());
-    }
-    for entry in crate::state::read_dir(DIR.as_ref())? {
-        let path = entry.path().join("accept_ra");
-        if fs::read_to_string(&path).is_ok_and(|value| value.trim() == "1") {
-            // A link that has just gone needs none.
-            let _ = fs::write(&path, "2");
-        }
-    }
-    Ok(())
-}
-
-/// Sets a setting below `net` that is not so yet. One that does not exist, because the kernel has no such family, is
-/// none that could be missed.
-pub(crate) fn set(name: &str, value: &str) -> Result<()> {
-    let path = format!("/proc/sys/net/{name}");
-    match fs::read_to_string(&path) {
-        Ok(there) if there.trim() == value => return Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        _ => {}
-    }
-    fs::write(&path, value).map_err(Error::io("cannot set", path))
 }
 
 impl Host {
@@ -286,11 +275,12 @@ fn remove_with(state: &State, kernel: &mut Rtnetlink, network: &Network) -> Resu
     if others.iter().any(|other| other.bridge == network.bridge) {
         // It is theirs as well.
     } else if network.is_adopted {
-        errors.extend(give_back(kernel, network).err());
+        errors.extend(settings::give_back(state, kernel, network).err());
     } else {
         let delete = [Request::DeleteLink(Which::Name(&network.bridge))];
         let what = format!("removing bridge {}", network.bridge);
         errors.extend(kernel.all_but(&[ENODEV], delete).map_err(Error::kernel(what)).err());
+        errors.extend(settings::forget_bridge(state, &network.bridge).err());
     }
     // Others' interfaces have published ports of ours.
     let is_last = others.is_empty() && !attach::recorded(state)?.iter().any(|it| it.is_chained);
@@ -300,19 +290,13 @@ fn remove_with(state: &State, kernel: &mut Rtnetlink, network: &Network) -> Resu
         write_rules(state, &others)
     };
     errors.extend(rules.err());
+    if is_last {
+        errors.extend(settings::restore(state).err());
+    }
     if errors.is_empty() {
         return state.remove_network(&network.name);
     }
     Error::all(errors)
-}
-
-/// A bridge that was there before keeps everything but our mark and our addresses.
-fn give_back(kernel: &mut Rtnetlink, network: &Network) -> Result<()> {
-    let doing = || Error::kernel(format!("giving bridge {} back", network.bridge));
-    let Some(link) = kernel.link(&network.bridge).map_err(doing())? else { return Ok(()) };
-    let which = Which::Index(link.index);
-    let set = SetLink { group: Some(0), ..SetLink::new(which) };
-    kernel.all([Request::Set(set)]).map_err(doing())
 }
 
 /// The bridge of this name, if there is one; refused if it is something else.
@@ -326,71 +310,4 @@ fn find_bridge(kernel: &mut Rtnetlink, network: &Network) -> Result<Option<Link>
         }),
         link => Ok(link),
     }
-}
-
-fn check(network: &Network) -> Result<()> {
-    let invalid = |field, why: String| Err(Error::Invalid { field, why });
-    let name = &network.bridge;
-    let is_bad = |c: char| c == '/' || c.is_whitespace() || c.is_control() || !c.is_ascii();
-    if name.is_empty()
-        || name.len() > LINK_NAME_LEN_MAX
-        || name.contains(is_bad)
-        || name == "."
-        || name == ".."
-    {
-        return invalid(
-            "bridge",
-            format!("{name:?} is no name for a link; use up to 15 letters and digits"),
-        );
-    }
-    if network.name.is_empty() {
-        return invalid("name", "a network needs a name".to_owned());
-    }
-    for subnet in &network.subnets {
-        if let Some(gateway) = subnet.gateway
-            && !subnet.cidr.contains(&gateway)
-        {
-            let subnets = subnet.cidr.to_string();
-            return Err(Error::OutsideRange { address: gateway, subnets });
-        }
-    }
-    Ok(())
-}
-
-/// Networks of one node share nothing. One that nobody uses any more makes way.
-fn refuse_overlaps(state: &State, wanted: &Network) -> Result<()> {
-    for other in state.networks()? {
-        if other.name == wanted.name || other.mode != Mode::Routed || wanted.mode != Mode::Routed {
-            continue;
-        }
-        let shares = other.bridge == wanted.bridge && other.vlan != wanted.vlan;
-        if shares && !ipam::claims(state, &other.name)?.is_empty() {
-            let why = format!(
-                "the node is in one virtual network of bridge {}: that of network {}; use another bridge",
-                wanted.bridge, other.name
-            );
-            return Err(Error::Invalid { field: "vlan", why });
-        }
-        let overlap = wanted.subnets.iter().find_map(|ours| {
-            let theirs = other.subnets.iter().find(|theirs| overlaps(&ours.cidr, &theirs.cidr))?;
-            Some((ours.cidr, theirs.cidr))
-        });
-        let Some((ours, theirs)) = overlap else { continue };
-        if ipam::claims(state, &other.name)?.is_empty() && other.bridge == wanted.bridge {
-            state.remove_network(&other.name)?;
-            continue;
-        }
-        if ipam::claims(state, &other.name)?.is_empty() {
-            remove(state, &other.name)?;
-            continue;
-        }
-        let owner = format!("network {} (bridge {})", other.name, other.bridge);
-        return Err(Error::Overlap { wanted: ours, existing: theirs, owner });
-    }
-    Ok(())
-}
-
-/// Whether two networks have an address in common.
-pub(crate) fn overlaps(a: &IpCidr, b: &IpCidr) -> bool {
-    a.contains(&b.first_address()) || b.contains(&a.first_address())
 }

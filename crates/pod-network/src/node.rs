@@ -4,17 +4,26 @@
 //! [`setup_node`]; after a reboot [`setup_iptables`] and [`add_other_nodes`] bring back what the kernel has
 //! forgotten. All calls can be repeated.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use cidr::{IpCidr, IpInet};
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
-use telaio_netlink::rtnl::Rtnetlink;
 
 use crate::error::{Error, Result};
 use crate::names;
 use crate::network::{Masquerade, Mode, Network, Subnet};
 use crate::networks;
-use crate::overlay::{self, Backend, LocalNode, NodeRecord, Peer};
-use crate::state::{Host, State};
+use crate::overlay::{self, Backend, LocalNode, NodeRecord, Peer, PeerProblem};
+use crate::state::Host;
+
+mod change;
+
+pub(crate) use change::ways;
+use change::{
+    add_named, add_ways, carry_out, make_room, meet, parts, refuse_second_carrier, remove,
+    take_back,
+};
 
 /// An address of a node in its network, and where the node itself is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -344,33 +353,72 @@ impl Host {
         let _lock = state.lock_exclusive()?;
         let before: NodeRecord = state.node_record()?;
         let mut record = before.clone();
-        let node = LocalNode {
-            id: request.node_id,
-            cidrs: request.node_ip_cidrs,
-            backend: request.backend,
-            tunnel: request.tunnel_address,
-            mtu: request.mtu,
-            masquerade_except: request.masquerade_except,
-        };
-        let is_new = before.nodes.get(&node.id) != Some(&node);
-        for peer in request.nodes_ips.into_iter().map(NodeRequest::peer) {
-            record.peers.insert(peer.id.clone(), peer);
+        let (node, named) = parts(request, false);
+        if !named.is_empty() {
+            refuse_second_carrier(&record, &node)?;
         }
-        record.nodes.insert(node.id.clone(), node.clone());
+        make_room(&state, &mut record, &node, false)?;
+        record.put(node.clone());
+        if !named.is_empty() {
+            record.carry_as(&node.id);
+        }
         record.peers.remove(&node.id);
-        for peer in record.peers.values() {
-            peer.check(&record)?;
+        // Who is named now and who is known from before: of the two that cannot both be, the latter has gone.
+        record
+            .peers
+            .retain(|_, known| !named.iter().any(|it| it.id != known.id && meet(it, known)));
+        add_named(&state, &mut record, &named, before.nodes.get(&node.id) != Some(&node))?;
+        let named: BTreeSet<&str> = named.iter().map(|it| it.id.as_str()).collect();
+        let done = carry_out(&state, &before, &record, Some(&node.id), &named);
+        done.map(|_| SetupNodeResponse { interface_name: names::bridge(&node.id) })
+    }
+
+    /// Sets a node up as the cluster's Node objects say: the others that are named are all there are. One that cannot be reached
+    /// keeps nobody else from being reached; it is told. A node that was set up like this before under another ID goes when it
+    /// has no instances.
+    ///
+    /// ```
+    /// # let _machine = telaio_testkit::machine::become_one().unwrap();
+    /// use cidr::Ipv4Inet;
+    /// use telaio_pod_network::Host;
+    /// use telaio_pod_network::node::{NodeIp, NodeRequest, SetupNodeRequest};
+    ///
+    /// let other = |name: &str, ip: &str| {
+    ///     NodeRequest::new(name, NodeIp::new(ip.parse::<Ipv4Inet>().unwrap(), [192, 168, 77, 9]))
+    /// };
+    /// let others = vec![other("b", "10.0.1.1/24"), other("c", "10.0.1.1/24")];
+    /// let own: Ipv4Inet = "10.0.0.1/24".parse().unwrap();
+    /// let problems = Host::default().follow_cluster(SetupNodeRequest::new("a", own, others)).unwrap();
+    /// assert_eq!(problems.len(), 1);
+    /// assert!(problems[0].to_string().contains("overlaps 10.0.1.0/24 of node b"));
+    /// ```
+    pub fn follow_cluster(&self, request: SetupNodeRequest) -> Result<Vec<PeerProblem>> {
+        check(&request)?;
+        let state = self.state()?;
+        let _lock = state.lock_exclusive()?;
+        let before: NodeRecord = match state.node_record() {
+            // Whoever calls knows all that should stand there.
+            Err(Error::Record { .. }) => {
+                state.put_node_record_aside()?;
+                NodeRecord::default()
+            }
+            before => before?,
+        };
+        let mut record = before.clone();
+        let (node, others) = parts(request, true);
+        if record.carrier().is_some_and(|carrier| !carrier.follows) && !others.is_empty() {
+            refuse_second_carrier(&record, &node)?;
         }
-        if record != before {
-            state.save_node_record(&record)?;
-        }
-        let done = set_up(&state, &record, &node, is_new);
-        if done.is_err() && !before.nodes.contains_key(&node.id) {
-            // Why it failed is what the caller has to know.
-            let _ = remove(&state, &record, &node);
-            let _ = state.save_node_record(&before);
-        }
-        done.map(|()| SetupNodeResponse { interface_name: names::bridge(&node.id) })
+        make_room(&state, &mut record, &node, true)?;
+        record.put(node.clone());
+        record.carry_as(&node.id);
+        record.peers.clear();
+        let others = others.into_iter().filter(|it| !record.nodes.contains_key(&it.id)).collect();
+        let in_use = networks::in_use(&state)?;
+        let mut problems = overlay::sort_out(&mut record, others, &before.peers, &in_use);
+        let done = carry_out(&state, &before, &record, Some(&node.id), &BTreeSet::new())?;
+        problems.extend(done.problems);
+        Ok(problems)
     }
 
     /// See [`setup_iptables`].
@@ -383,7 +431,12 @@ impl Host {
             name: request.node_id.clone(),
             hint: "call setup_node first",
         })?;
-        set_up(&state, &record, node, false)
+        networks::make(&state, &network_of(node)?)?;
+        if record.peers.is_empty() {
+            return Ok(());
+        }
+        // Those that are not reached were told when they were added; they are told again by a repair.
+        ways(&state, &record).map(drop)
     }
 
     /// See [`add_other_nodes`](fn@add_other_nodes).
@@ -392,21 +445,21 @@ impl Host {
         let _lock = state.lock_exclusive()?;
         let before: NodeRecord = state.node_record()?;
         let mut record = before.clone();
-        let mut changed = Vec::new();
-        for peer in nodes.into_iter().map(NodeRequest::peer) {
-            if record.nodes.contains_key(&peer.id) {
-                continue;
-            }
-            peer.check(&record)?;
-            let old = record.peers.insert(peer.id.clone(), peer.clone());
-            changed.push((old.filter(|old| *old != peer), peer));
+        let named = nodes.into_iter().map(NodeRequest::peer);
+        let named: Vec<Peer> = named.filter(|it| !record.nodes.contains_key(&it.id)).collect();
+        add_named(&state, &mut record, &named, false)?;
+        let is_other = |peer: &&Peer| before.peers.get(&peer.id).is_some_and(|old| old != *peer);
+        let named_ids: BTreeSet<&str> = named.iter().map(|it| it.id.as_str()).collect();
+        if named.iter().any(|peer| is_other(&peer)) {
+            // What they had before has to go.
+            return carry_out(&state, &before, &record, None, &named_ids).map(drop);
         }
         if record != before {
             state.save_node_record(&record)?;
         }
-        let done = change_peers(&state, &record, &changed);
+        let done = add_ways(&state, &record, &named);
         if done.is_err() && record != before {
-            let _ = state.save_node_record(&before);
+            take_back(&state, &before, &record, None);
         }
         done
     }
@@ -417,15 +470,11 @@ impl Host {
         let _lock = state.lock_exclusive()?;
         let mut record: NodeRecord = state.node_record()?;
         let known = record.peers.remove(&node.node_id);
-        let peer = known.clone().unwrap_or_else(|| node.peer());
-        let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
-        for local in record.nodes.values() {
-            match ground(&state, &mut kernel, local, false) {
-                Ok(ground) => overlay::remove_peer(&mut kernel, local, ground, &peer)?,
-                // Without an uplink there is no way to it either.
-                Err(Error::NoUplink { .. }) => {}
-                Err(error) => return Err(error),
-            }
+        // Whatever leads to nobody who is known goes, so it does not matter what the node is said to have.
+        match ways(&state, &record) {
+            // Without an uplink there is no way to it either.
+            Ok(_) | Err(Error::NoUplink { .. }) => {}
+            Err(error) => return Err(error),
         }
         if known.is_some() {
             state.save_node_record(&record)?;
@@ -439,11 +488,9 @@ impl Host {
         let state = self.state()?;
         let _lock = state.lock_exclusive()?;
         let mut record: NodeRecord = state.node_record()?;
-        if let Some(node) = record.nodes.remove(&request.node_id) {
-            remove(&state, &record, &node)?;
-            if record.nodes.is_empty() {
-                record.peers.clear();
-            }
+        let is_carrier = record.carrier().is_some_and(|carrier| carrier.id == request.node_id);
+        if record.take(&request.node_id).is_some() {
+            remove(&state, &request.node_id, is_carrier)?;
             state.save_node_record(&record)?;
             return Ok(());
         }
@@ -496,77 +543,4 @@ pub(crate) fn network_of(node: &LocalNode) -> Result<Network> {
         is_made: false,
         reaches: Vec::new(),
     })
-}
-
-/// Makes everything of a node as it should be. Needs the exclusive lock.
-pub(crate) fn set_up(
-    state: &State,
-    record: &NodeRecord,
-    node: &LocalNode,
-    is_fresh: bool,
-) -> Result<()> {
-    networks::make(state, &network_of(node)?)?;
-    if record.peers.is_empty() {
-        return Ok(());
-    }
-    let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
-    let ground = ground(state, &mut kernel, node, is_fresh)?;
-    overlay::sync(&mut kernel, node, ground, &record.peers).map(drop)
-}
-
-/// Makes the ways to other nodes as they should be; how many were stale.
-pub(crate) fn restore_ways(state: &State, record: &NodeRecord, node: &LocalNode) -> Result<usize> {
-    let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
-    match ground(state, &mut kernel, node, false) {
-        Ok(ground) => overlay::sync(&mut kernel, node, ground, &record.peers),
-        // Nobody is reached, and nobody has to be.
-        Err(Error::NoUplink { .. }) if record.peers.is_empty() => Ok(0),
-        Err(error) => Err(error),
-    }
-}
-
-fn ground(
-    state: &State,
-    kernel: &mut Rtnetlink,
-    node: &LocalNode,
-    is_fresh: bool,
-) -> Result<overlay::Ground> {
-    let group = state.network(&node.id)?.map_or(0, |network| network.group);
-    overlay::ensure_link(kernel, node, group, is_fresh)
-}
-
-/// Makes the ways to these peers, and takes back those that they had before.
-fn change_peers(
-    state: &State,
-    record: &NodeRecord,
-    changed: &[(Option<Peer>, Peer)],
-) -> Result<()> {
-    if changed.is_empty() || record.nodes.is_empty() {
-        return Ok(());
-    }
-    let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
-    for node in record.nodes.values() {
-        let ground = ground(state, &mut kernel, node, false)?;
-        let mut requests = Vec::new();
-        for (old, peer) in changed {
-            if let Some(old) = old {
-                overlay::remove_peer(&mut kernel, node, ground, old)?;
-            }
-            requests.extend(overlay::requests_for(node, ground, peer)?);
-        }
-        kernel.all(requests).map_err(Error::kernel("making the ways to other nodes"))?;
-    }
-    networks::write_rules(state, &state.networks()?)
-}
-
-fn remove(state: &State, record: &NodeRecord, node: &LocalNode) -> Result<()> {
-    let mut errors = Vec::new();
-    errors.extend(networks::remove(state, &node.id).err());
-    if !record.nodes.values().any(|other| other.id != node.id) {
-        let gone = Rtnetlink::open()
-            .map_err(Error::kernel("opening netlink"))
-            .and_then(|mut kernel| overlay::remove(&mut kernel, node));
-        errors.extend(gone.err());
-    }
-    Error::all(errors)
 }

@@ -13,22 +13,28 @@
 //! peer is known by its networks and its address alone. A further backend is a further [`Backend`] and its lines in
 //! `requests_for`.
 
+mod link;
+mod peers;
+mod ways;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use cidr::{IpCidr, IpInet};
 use serde::{Deserialize, Serialize};
 use telaio_netlink::addresses::Addresses;
-use telaio_netlink::links::{Link, LinkIndex};
-use telaio_netlink::offload::set_checksum_offload;
-use telaio_netlink::rtnl::{
-    FdbEntry, Mac, Neighbour, OwnAddress, Request, Route, Rtnetlink, SetLink, Vxlan, Which,
-};
+use telaio_netlink::links::LinkIndex;
+use telaio_netlink::rtnl::{Mac, Rtnetlink};
 
 use crate::error::{Error, Result};
 use crate::names;
-use crate::networks::{ENODEV, overlaps, set};
 use crate::state::State;
+
+pub(crate) use link::ensure_link;
+use link::remove_links;
+pub use peers::PeerProblem;
+pub(crate) use peers::{Refusals, sort_out};
+pub(crate) use ways::{Synced, add, sync};
 
 /// The number by which the kernel's routes are known as ours.
 pub const ROUTE_PROTOCOL: u8 = 116;
@@ -42,8 +48,6 @@ const VXLAN_OVERHEAD: [u32; 2] = [50, 70];
 const MTU_DEFAULT: u32 = 1500;
 /// The least that IPv6 needs.
 const MTU_MIN: u32 = 1280;
-const ESRCH: i32 = 3;
-const ENOENT: i32 = 2;
 
 /// How packets get to other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +88,9 @@ pub struct LocalNode {
     /// Destinations beside the cluster's that see instances' own addresses.
     #[serde(default)]
     pub masquerade_except: Vec<IpCidr>,
+    /// It is as Node objects say; see [`Host::follow_cluster`](crate::Host::follow_cluster).
+    #[serde(default)]
+    pub follows: bool,
 }
 
 /// Another node.
@@ -101,16 +108,57 @@ pub struct Peer {
 }
 
 /// All that nodes of the library know, across reboots.
+///
+/// A machine can be several nodes, but reaches others as one of them: the ways to others, and the one hardware address that
+/// they know, can only be one node's. The rest are networks of this machine alone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NodeRecord {
     pub(crate) nodes: BTreeMap<String, LocalNode>,
     pub(crate) peers: BTreeMap<String, Peer>,
+    /// As which of them others are reached.
+    #[serde(default)]
+    carrier: Option<String>,
 }
 
-/// The networks of other nodes.
-pub(crate) fn others(state: &State) -> Result<Vec<IpCidr>> {
+impl NodeRecord {
+    /// The node as which this machine reaches others.
+    pub(crate) fn carrier(&self) -> Option<&LocalNode> {
+        let told = self.carrier.as_ref().and_then(|id| self.nodes.get(id));
+        told.or_else(|| self.nodes.values().next())
+    }
+
+    /// Adds a node of this machine, or changes it. The first is the one as which others are reached.
+    pub(crate) fn put(&mut self, node: LocalNode) {
+        if self.nodes.is_empty() {
+            self.carrier = Some(node.id.clone());
+        }
+        self.nodes.insert(node.id.clone(), node);
+    }
+
+    /// Others are reached as this node from now on.
+    pub(crate) fn carry_as(&mut self, id: &str) {
+        self.carrier = Some(id.to_owned());
+    }
+
+    /// Removes a node of this machine. With the one as which others are reached they are forgotten.
+    pub(crate) fn take(&mut self, id: &str) -> Option<LocalNode> {
+        if self.carrier().is_some_and(|carrier| carrier.id == id) {
+            self.peers.clear();
+            self.carrier = None;
+        }
+        self.nodes.remove(id)
+    }
+
+    /// The networks of other nodes.
+    pub(crate) fn networks_of_others(&self) -> Vec<IpCidr> {
+        self.peers.values().flat_map(|peer| &peer.cidrs).map(IpInet::network).collect()
+    }
+}
+
+/// What rules have to know of other nodes: their networks, and the network of this machine that belongs to theirs.
+pub(crate) fn others(state: &State) -> Result<(Vec<IpCidr>, Option<String>)> {
     let record: NodeRecord = state.node_record()?;
-    Ok(record.peers.values().flat_map(|peer| &peer.cidrs).map(IpInet::network).collect())
+    Ok((record.networks_of_others(), record.carrier().map(|node| node.id.clone())))
 }
 
 /// By which link and with which address this machine reaches the rest of the world.
@@ -201,82 +249,6 @@ impl Peer {
             None => Ok(vtep_mac(&self.cidrs)),
         }
     }
-
-    /// Refuses a peer that could not be reached, or whose networks are others' already.
-    pub(crate) fn check(&self, record: &NodeRecord) -> Result<()> {
-        if self.external.is_empty() || self.cidrs.is_empty() {
-            let why = format!("node {} needs an address and a network", self.id);
-            return Err(Error::Invalid { field: "node", why });
-        }
-        self.vtep_mac()?;
-        let local =
-            record.nodes.values().map(|node| (&node.id, &node.cidrs, "this machine's node"));
-        let peers = record.peers.values().map(|peer| (&peer.id, &peer.cidrs, "node"));
-        for (id, theirs, kind) in local.chain(peers.filter(|(id, ..)| **id != self.id)) {
-            for (wanted, existing) in
-                self.cidrs.iter().flat_map(|ours| theirs.iter().map(move |it| (ours, it)))
-            {
-                let (wanted, existing) = (wanted.network(), existing.network());
-                if overlaps(&wanted, &existing) {
-                    return Err(Error::Overlap { wanted, existing, owner: format!("{kind} {id}") });
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The link by which peers are reached, made if it is not there or not as it should be.
-pub(crate) fn ensure_link(
-    kernel: &mut Rtnetlink,
-    node: &LocalNode,
-    group: u32,
-    is_fresh: bool,
-) -> Result<Ground> {
-    let uplink = uplink(node.tunnel)?;
-    let Backend::Vxlan { vni, port } = node.backend else {
-        return Ok(Ground { link: uplink.link, is_ipv4: uplink.address.is_ipv4() });
-    };
-    let name = names::vxlan_link(vni);
-    let doing = || Error::kernel(format!("making link {name}"));
-    let (mac, mtu) = (vtep_mac(&node.cidrs), node.mtu()?);
-    let wanted = |link: &Link| {
-        let is_same = link.mac == Some(mac) && link.mtu == mtu && link.group == group;
-        link.kind.as_deref() == Some("vxlan") && is_same && link.is_up() && !is_fresh
-    };
-    let ground = |link: LinkIndex| Ground { link, is_ipv4: uplink.address.is_ipv4() };
-    match kernel.link(&name).map_err(doing())? {
-        Some(link) if wanted(&link) => return Ok(ground(link.index)),
-        Some(link) if link.kind.as_deref() != Some("vxlan") => {
-            let what = link.kind.map_or("hardware".to_owned(), |kind| format!("a {kind}"));
-            return Err(Error::ForeignLink { name, what });
-        }
-        Some(link) => {
-            let delete = [Request::DeleteLink(Which::Index(link.index))];
-            kernel.all_but(&[ENODEV], delete).map_err(doing())?;
-        }
-        None => {}
-    }
-    let vxlan = Vxlan {
-        name: &name,
-        vni,
-        port,
-        local: uplink.address,
-        lower: Some(uplink.link),
-        mac,
-        mtu,
-        group,
-    };
-    let up = SetLink { own_address: Some(OwnAddress::Nothing), ..SetLink::up(Which::Name(&name)) };
-    kernel.all([Request::Vxlan(vxlan), Request::Set(up)]).map_err(doing())?;
-    set_checksum_offload(&name, false).map_err(doing())?;
-    set(&format!("ipv4/conf/{name}/rp_filter"), "0")?;
-    let made = kernel.link(&name).map_err(doing())?.map(|link| link.index);
-    made.map(ground).ok_or_else(|| Error::Unknown {
-        kind: "link",
-        name: name.clone(),
-        hint: "somebody has just removed it; try again",
-    })
 }
 
 /// What packets to peers leave by.
@@ -287,141 +259,8 @@ pub(crate) struct Ground {
     is_ipv4: bool,
 }
 
-/// What has to be there for a peer.
-pub(crate) fn requests_for(
-    node: &LocalNode,
-    ground: Ground,
-    peer: &Peer,
-) -> Result<Vec<Request<'static>>> {
-    let link = ground.link;
-    let remote = |is_ipv4: bool| peer.external.iter().copied().find(|ip| ip.is_ipv4() == is_ipv4);
-    let mut requests = Vec::new();
-    let own = |mut route: Route| {
-        route.protocol = ROUTE_PROTOCOL;
-        route.source = node.source(route.destination.is_ipv4());
-        Request::ReplaceRoute(route)
-    };
-    match node.backend {
-        Backend::Vxlan { .. } => {
-            let mac = peer.vtep_mac()?;
-            let remote = remote(ground.is_ipv4).ok_or_else(|| Error::Invalid {
-                field: "node",
-                why: format!(
-                    "node {} has no address of the family that this node tunnels by",
-                    peer.id
-                ),
-            })?;
-            requests.push(Request::ReplaceFdb(FdbEntry { link, mac, remote }));
-            for cidr in &peer.cidrs {
-                // A network's own first address is nobody's, so it can stand for the peer.
-                let (vtep, length) = (cidr.first_address(), cidr.network_length());
-                requests.push(Request::ReplaceNeighbour(Neighbour { link, ip: vtep, mac }));
-                let route = Route::by(vtep, length, vtep, link);
-                requests.push(own(Route { is_onlink: true, ..route }));
-            }
-        }
-        Backend::HostGw => {
-            for cidr in &peer.cidrs {
-                let Some(gateway) = remote(cidr.is_ipv4()) else {
-                    let why = format!("node {} has no address to reach {cidr} by", peer.id);
-                    return Err(Error::Invalid { field: "node", why });
-                };
-                let (first, length) = (cidr.first_address(), cidr.network_length());
-                requests.push(own(Route::by(first, length, gateway, link)));
-            }
-        }
-    }
-    Ok(requests)
-}
-
-/// Takes back what was there for a peer; what is gone is no fault.
-pub(crate) fn remove_peer(
-    kernel: &mut Rtnetlink,
-    node: &LocalNode,
-    ground: Ground,
-    peer: &Peer,
-) -> Result<()> {
-    let requests = requests_for(node, ground, peer)?.into_iter().map(opposite);
-    let doing = Error::kernel(format!("removing the way to node {}", peer.id));
-    kernel.all_but(&[ENOENT, ESRCH, ENODEV], requests).map_err(doing)
-}
-
-fn opposite(request: Request<'static>) -> Request<'static> {
-    match request {
-        Request::ReplaceRoute(route) => Request::DeleteRoute(route),
-        Request::ReplaceNeighbour(neighbour) => Request::DeleteNeighbour(neighbour),
-        Request::ReplaceFdb(entry) => Request::DeleteFdb(entry),
-        other => other,
-    }
-}
-
-/// Makes the ways to all peers as they should be, and removes those of ours that lead nowhere any more. Tells how many
-/// it removed.
-pub(crate) fn sync(
-    kernel: &mut Rtnetlink,
-    node: &LocalNode,
-    ground: Ground,
-    peers: &BTreeMap<String, Peer>,
-) -> Result<usize> {
-    let mut wanted = Vec::new();
-    for peer in peers.values() {
-        wanted.extend(requests_for(node, ground, peer)?);
-    }
-    let doing = || Error::kernel("making the ways to other nodes");
-    kernel.all(wanted.iter().copied()).map_err(doing())?;
-    let stale = stale(kernel, node, ground, &wanted)?;
-    let count = stale.len();
-    kernel.all_but(&[ENOENT, ESRCH, ENODEV], stale).map_err(doing())?;
-    Ok(count)
-}
-
-/// Routes with our number, and entries of our vxlan link, that nobody wants.
-fn stale(
-    kernel: &mut Rtnetlink,
-    node: &LocalNode,
-    ground: Ground,
-    wanted: &[Request<'static>],
-) -> Result<Vec<Request<'static>>> {
-    let doing = || Error::kernel("listing the ways to other nodes");
-    let mut found = Vec::new();
-    for route in kernel.routes().map_err(doing())? {
-        let is_wanted = wanted.iter().any(|it| {
-            matches!(it, Request::ReplaceRoute(it)
-                if (it.destination, it.prefix_len, it.link, it.gateway)
-                    == (route.destination, route.prefix_len, route.link, route.gateway))
-        });
-        if route.protocol == ROUTE_PROTOCOL && !is_wanted {
-            found.push(Request::DeleteRoute(route));
-        }
-    }
-    if let Backend::HostGw = node.backend {
-        return Ok(found);
-    }
-    for entry in kernel.fdb().map_err(doing())? {
-        let is_wanted =
-            wanted.iter().any(|it| matches!(it, Request::ReplaceFdb(it) if *it == entry));
-        if entry.link == ground.link && !is_wanted {
-            found.push(Request::DeleteFdb(entry));
-        }
-    }
-    for entry in kernel.neighbours().map_err(doing())? {
-        let is_wanted =
-            wanted.iter().any(|it| matches!(it, Request::ReplaceNeighbour(it) if *it == entry));
-        if entry.link == ground.link && !is_wanted {
-            found.push(Request::DeleteNeighbour(entry));
-        }
-    }
-    Ok(found)
-}
-
-/// Removes the link to peers, and with it everything that leads over it; routes by other links one by one.
-pub(crate) fn remove(kernel: &mut Rtnetlink, node: &LocalNode) -> Result<()> {
-    let doing = || Error::kernel("removing the ways to other nodes");
-    if let Backend::Vxlan { vni, .. } = node.backend {
-        let delete = [Request::DeleteLink(Which::Name(&names::vxlan_link(vni)))];
-        kernel.all_but(&[ENODEV], delete).map_err(doing())?;
-    }
-    let ours = kernel.routes().map_err(doing())?;
-    let ours = ours.into_iter().filter(|route| route.protocol == ROUTE_PROTOCOL);
-    kernel.all_but(&[ENOENT, ESRCH], ours.map(Request::DeleteRoute)).map_err(doing())
+/// Removes the ways to all other nodes, and the link that they lead over.
+pub(crate) fn remove(kernel: &mut Rtnetlink) -> Result<()> {
+    let unlinked = remove_links(kernel, None);
+    ways::remove_routes(kernel).and(unlinked)
 }

@@ -15,6 +15,7 @@ use crate::attachment::Attachment;
 use crate::bandwidth;
 use crate::error::{Error, Result};
 use crate::names;
+use crate::network::{GROUP_FIRST, NETWORKS_MAX};
 use crate::node;
 use crate::overlay::{self, NodeRecord};
 use crate::rules::Rules;
@@ -34,12 +35,15 @@ pub struct Mended {
     pub addresses: usize,
     /// Routes and entries to nodes that are no longer there.
     pub ways: usize,
+    /// Other nodes that cannot be reached, each with what to do.
+    pub unreached: Vec<String>,
 }
 
 impl Mended {
     /// Nothing was removed.
     pub fn is_nothing(&self) -> bool {
-        *self == Self::default()
+        let unreached = self.unreached.clone();
+        *self == Self { unreached, ..Self::default() }
     }
 }
 
@@ -51,6 +55,8 @@ impl Host {
         let mut mended = Mended::default();
         let mut errors = Vec::new();
         let mut step = |outcome: Result<()>| errors.extend(outcome.err());
+        state.unreadable()?.into_iter().for_each(|error| step(Err(error)));
+        step(state.remove_gone());
         step(state.remove_unfinished());
         step(remove_dead(&state, &mut mended));
         step(remove_orphaned_claims(&state, &mut mended));
@@ -59,11 +65,15 @@ impl Host {
         step(restore_networks(&state));
         step(restore_ways(&state, &mut mended));
         step(restore_rules(&state));
+        // A record that cannot be read is told once, however many steps need it.
+        let mut told = HashSet::new();
+        errors.retain(|error| told.insert(error.to_string()));
         Error::all(errors)?;
         Ok(mended)
     }
 
-    /// Removes everything of ours: instances, networks, rules, ways to other nodes, records.
+    /// Removes everything of ours: instances, networks, rules, ways to other nodes, records. Settings of the machine are as
+    /// they were before. What a record that cannot be read told of goes by its name.
     pub fn remove_all(&self) -> Result<()> {
         let state = self.state()?;
         let _lock = state.lock_exclusive()?;
@@ -72,18 +82,34 @@ impl Host {
         for network in state.networks()? {
             errors.extend(networks::remove(&state, &network.name).err());
         }
-        let record: NodeRecord = state.node_record()?;
         let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
-        for node in record.nodes.values() {
-            errors.extend(overlay::remove(&mut kernel, node).err());
-        }
+        errors.extend(overlay::remove(&mut kernel).err());
         errors.extend(remove_stray_links(&state).err());
+        errors.extend(remove_unknown_bridges(&mut kernel).err());
+        errors.extend(remove_stray_namespaces(&state).err());
         errors.extend(Rules::open().and_then(|mut rules| rules.remove_all()).err());
+        errors.extend(networks::restore(&state).err());
         if errors.is_empty() {
             return state.remove_all();
         }
         Error::all(errors)
     }
+}
+
+/// Bridges of networks whose records cannot be read: those that are called like ours go, others lose our mark.
+fn remove_unknown_bridges(kernel: &mut Rtnetlink) -> Result<()> {
+    let doing = || Error::kernel("removing bridges of ours");
+    let ours = GROUP_FIRST..GROUP_FIRST + NETWORKS_MAX;
+    let links = kernel.links().map_err(doing())?;
+    let bridges = links.iter().filter(|link| link.kind.as_deref() == Some("bridge"));
+    let steps = bridges.filter(|link| ours.contains(&link.group)).map(|link| {
+        let which = Which::Index(link.index);
+        if names::is_bridge(&link.name) {
+            return Request::DeleteLink(which);
+        }
+        Request::Set(SetLink { group: Some(0), ..SetLink::new(which) })
+    });
+    kernel.all_but(&[networks::ENODEV], steps).map_err(doing())
 }
 
 /// Attachments whose making was cut short, and those whose namespace is gone.
@@ -183,16 +209,16 @@ fn has_no_pair(netns: &Netns) -> Result<bool> {
     Ok(!links.iter().any(|link| link.kind.as_deref() == Some("veth")))
 }
 
-/// Bridges, settings and ports' flags.
+/// Bridges, settings and ports' flags. The rules are written once, after all of them.
 fn restore_networks(state: &State) -> Result<()> {
-    let record: NodeRecord = state.node_record()?;
+    let record: NodeRecord = state.node_record().unwrap_or_default();
     let mut errors = Vec::new();
     for node in record.nodes.values() {
-        let outcome = node::network_of(node).and_then(|wanted| networks::make(state, &wanted));
-        errors.extend(outcome.err());
+        let wanted = node::network_of(node);
+        errors.extend(wanted.and_then(|wanted| networks::make_links(state, &wanted)).err());
     }
     for network in state.networks()?.iter().filter(|it| !record.nodes.contains_key(&it.name)) {
-        errors.extend(networks::make(state, network).err());
+        errors.extend(networks::make_links(state, network).err());
     }
     errors.extend(restore_ports(state).err());
     Error::all(errors)
@@ -225,10 +251,9 @@ fn restore_ports(state: &State) -> Result<()> {
 }
 
 fn restore_ways(state: &State, mended: &mut Mended) -> Result<()> {
-    let record: NodeRecord = state.node_record()?;
-    for node in record.nodes.values() {
-        mended.ways += node::restore_ways(state, &record, node)?;
-    }
+    let done = node::ways(state, &state.node_record()?)?;
+    mended.ways += done.stale;
+    mended.unreached.extend(done.problems.iter().map(ToString::to_string));
     Ok(())
 }
 

@@ -26,6 +26,9 @@
 //! `sources4` and `sources6`: port . address), in ARP too, and in IPv6 they speak of no other address when they say or ask who
 //! has it; routers they are not. So an instance cannot pass itself off as another, or as the node.
 //!
+//! In the table `filter`, where its chain `FORWARD` drops what it does not know, a chain of ours lets instances pass; see
+//! [`forward`].
+//!
 //! The service proxy's chains come first, at −100 and 100 after us: a service's port wins over a published one, and
 //! whoever is masqueraded here is not masqueraded again.
 //!
@@ -44,8 +47,9 @@ use crate::names;
 use crate::network::Network;
 use crate::overlay;
 use crate::port::{Port, Protocol};
-use crate::state::State;
+use crate::state::{Host, State};
 
+pub mod forward;
 pub mod iptables;
 mod programs;
 mod tables;
@@ -119,9 +123,16 @@ pub(crate) struct Cluster<'a> {
     pub(crate) networks: &'a [Network],
     /// The networks of other nodes, whose instances see each other's own addresses.
     pub(crate) others: &'a [IpCidr],
+    /// The group of the network of this machine that is one with theirs.
+    pub(crate) carrier: Option<u32>,
 }
 
-impl Cluster<'_> {
+impl<'a> Cluster<'a> {
+    fn of(networks: &'a [Network], others: &'a [IpCidr], carrier: Option<&str>) -> Self {
+        let carrier = networks.iter().find(|network| Some(network.name.as_str()) == carrier);
+        Self { networks, others, carrier: carrier.map(|network| network.group) }
+    }
+
     /// The lengths that networks of other nodes have.
     fn lengths(&self, family: Family) -> BTreeSet<u8> {
         let others = self.others.iter().filter(|cidr| cidr.is_ipv4() == (family == Family::Ip));
@@ -157,6 +168,31 @@ pub fn has_nftables() -> Result<bool> {
     Ok(!Rules::open()?.lacks_ip())
 }
 
+/// Others' chains that drop what instances send and get, because they drop whatever they do not know: each as
+/// `family table chain`. In `FORWARD` of the table `filter` we let it pass ourselves; see [`forward`].
+pub fn refusing_chains() -> Result<Vec<String>> {
+    let mut rules = Rules::open()?;
+    match forward::refusing(&mut rules.nftables) {
+        Err(error) if is_missing(&error) => Ok(Vec::new()),
+        found => found.map_err(Error::kernel("listing others' chains")),
+    }
+}
+
+/// Whether a set's or map's elements come and go with instances.
+pub fn is_of_instances(set: &str) -> bool {
+    PLACES.iter().any(|(_, maps)| maps.contains(&set))
+}
+
+impl Host {
+    /// Whether the rules of all instances are there. It changes nothing.
+    pub fn has_rules(&self) -> Result<bool> {
+        let mut instances = crate::attach::recorded(&self.state()?)?;
+        // Others are just being made.
+        instances.retain(|instance| !instance.mac.is_empty());
+        Rules::open()?.has(&instances)
+    }
+}
+
 /// A connection to the rules of this namespace.
 #[derive(Debug)]
 pub(crate) struct Rules {
@@ -180,8 +216,8 @@ impl Rules {
 
     /// Makes everything as the records say, with these networks: tables, rules, elements. Needs the exclusive lock.
     pub(crate) fn write(&mut self, state: &State, networks: &[Network]) -> Result<()> {
-        let others = overlay::others(state)?;
-        let cluster = Cluster { networks, others: &others };
+        let (others, carrier) = overlay::others(state)?;
+        let cluster = Cluster::of(networks, &others, carrier.as_deref());
         let instances = crate::attach::recorded(state)?;
         match self.write_tables(&cluster, &instances) {
             Err(error) if is_missing(&error) => {
@@ -194,7 +230,11 @@ impl Rules {
                 }
                 iptables::write(state, &cluster, &[])
             }
-            outcome => outcome.map_err(Error::kernel("writing the rules of networks")),
+            outcome => {
+                outcome.map_err(Error::kernel("writing the rules of networks"))?;
+                let passed = forward::write(&mut self.nftables, &cluster);
+                passed.map_err(Error::kernel("letting instances past the chain FORWARD"))
+            }
         }
     }
 
@@ -295,8 +335,8 @@ impl Rules {
         if !is_ip_gone || !self.lacks_ip() {
             return Ok(());
         }
-        let (networks, others) = (state.networks()?, overlay::others(state)?);
-        iptables::write(state, &Cluster { networks: &networks, others: &others }, instances)
+        let (networks, (others, carrier)) = (state.networks()?, overlay::others(state)?);
+        iptables::write(state, &Cluster::of(&networks, &others, carrier.as_deref()), instances)
     }
 
     fn commit(
@@ -329,7 +369,11 @@ impl Rules {
                 outcome => outcome.map_err(Error::kernel("removing our tables"))?,
             }
         }
-        if self.lacks_ip() { iptables::remove() } else { Ok(()) }
+        if self.lacks_ip() {
+            return iptables::remove();
+        }
+        let removed = forward::remove(&mut self.nftables);
+        removed.map_err(Error::kernel("removing our chain from the table filter"))
     }
 
     /// Whether the rules of these instances are there.

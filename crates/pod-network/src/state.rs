@@ -7,6 +7,7 @@
 //! | `node.json` | nodes of the library and their peers: what a reboot does not change |
 //! | `boot-ID/lock` | shared by those who attach and detach, exclusive for who changes networks or mends |
 //! | `boot-ID/ports.lock` | whoever claims ports of the node |
+//! | `boot-ID/before.json` | settings of the machine and of others' bridges as they were before us |
 //! | `boot-ID/networks/KEY` | a [`Network`] |
 //! | `boot-ID/attachments/KEY` | an [`Attachment`] |
 //! | `boot-ID/ports/PROTOCOL-PORT/ADDRESS` | the claim of a port of the node, likewise |
@@ -21,6 +22,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -30,12 +32,15 @@ use serde::de::DeserializeOwned;
 use crate::attachment::Attachment;
 use crate::error::{Error, Result};
 use crate::names;
-use crate::network::{GROUP_FIRST, NETWORKS_MAX, Network};
+use crate::network::Network;
+use crate::networks::Before;
 
 /// Where state is kept unless said otherwise.
 pub const STATE_DIR: &str = "/var/lib/telaio";
 /// The largest record that is read: far above any of ours.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
+/// How often a lock is tried again whose file somebody has removed meanwhile.
+const LOCK_TRIES_MAX: usize = 100;
 
 /// This machine: its records, and with them every operation of this crate.
 ///
@@ -58,9 +63,14 @@ impl Host {
         Self { base: state_dir.as_ref().join("pods") }
     }
 
-    /// Every network on record, by name. One that cannot be read is an error.
+    /// Every network on record, by name, but for those that cannot be read: see [`problems`](Self::problems).
     pub fn networks(&self) -> Result<Vec<Network>> {
         self.state()?.networks()
+    }
+
+    /// Records that cannot be read. What they tell of is left as it is; everything else goes on.
+    pub fn problems(&self) -> Result<Vec<Error>> {
+        self.state()?.unreadable()
     }
 
     /// Every attachment on record. One whose making was cut short is not among them.
@@ -127,25 +137,46 @@ impl State {
         open.map_err(Error::io("cannot open", path))
     }
 
+    /// Locks a file that is still there: who removes everything removes the locks, too, and whoever has waited for one of them
+    /// would be alone with it.
+    fn lock(&self, name: &str, lock: fn(&File) -> io::Result<()>) -> Result<Lock> {
+        let path = self.dir.join(name);
+        for _ in 0..LOCK_TRIES_MAX {
+            let file = match self.lock_file(name) {
+                Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                    self.prepare()?;
+                    continue;
+                }
+                file => file?,
+            };
+            lock(&file).map_err(Error::io("cannot lock", &path))?;
+            let ours = file.metadata().map_err(Error::io("cannot look at", &path))?;
+            match fs::metadata(&path) {
+                Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {
+                    return Ok(Lock { _file: file });
+                }
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(Error::io("cannot look at", &path)(error));
+                }
+                _ => {}
+            }
+        }
+        Err(Error::Busy { what: path.display().to_string() })
+    }
+
     /// With others who attach and detach.
     pub(crate) fn lock_shared(&self) -> Result<Lock> {
-        let file = self.lock_file("lock")?;
-        file.lock_shared().map_err(Error::io("cannot lock", self.dir.join("lock")))?;
-        Ok(Lock { _file: file })
+        self.lock("lock", File::lock_shared)
     }
 
     /// With nobody else.
     pub(crate) fn lock_exclusive(&self) -> Result<Lock> {
-        let file = self.lock_file("lock")?;
-        file.lock().map_err(Error::io("cannot lock", self.dir.join("lock")))?;
-        Ok(Lock { _file: file })
+        self.lock("lock", File::lock)
     }
 
     /// With nobody else who claims ports.
     pub(crate) fn lock_ports(&self) -> Result<Lock> {
-        let file = self.lock_file("ports.lock")?;
-        file.lock().map_err(Error::io("cannot lock", self.dir.join("ports.lock")))?;
-        Ok(Lock { _file: file })
+        self.lock("ports.lock", File::lock)
     }
 
     fn network_path(&self, name: &str) -> PathBuf {
@@ -166,15 +197,44 @@ impl State {
         read_record(&self.network_path(name))
     }
 
+    /// Those that can be read, by name; the others are told by [`unreadable`](Self::unreadable).
     pub(crate) fn networks(&self) -> Result<Vec<Network>> {
-        let mut found: Vec<Network> = Vec::new();
+        Ok(self.read_networks()?.0)
+    }
+
+    fn read_networks(&self) -> Result<(Vec<Network>, Vec<Error>)> {
+        let (mut found, mut errors): (Vec<Network>, _) = (Vec::new(), Vec::new());
         for entry in read_dir(&self.dir.join("networks"))? {
-            if !is_temporary(&entry.path()) {
-                found.extend(read_record::<Network>(&entry.path())?);
+            if is_temporary(&entry.path()) {
+                continue;
+            }
+            match read_record::<Network>(&entry.path()) {
+                Ok(network) => found.extend(network),
+                Err(error @ Error::Record { .. }) => errors.push(error),
+                Err(error) => return Err(error),
             }
         }
         found.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(found)
+        errors.sort_by_key(ToString::to_string);
+        Ok((found, errors))
+    }
+
+    /// Records of networks and nodes that cannot be read.
+    pub(crate) fn unreadable(&self) -> Result<Vec<Error>> {
+        let (_, mut errors) = self.read_networks()?;
+        errors.extend(self.node_record::<crate::overlay::NodeRecord>().err());
+        Ok(errors)
+    }
+
+    /// What was before us; nothing if nobody knows.
+    pub(crate) fn before(&self) -> Before {
+        read_record(&self.dir.join("before.json")).ok().flatten().unwrap_or_default()
+    }
+
+    /// Replaces it. Needs the exclusive lock.
+    pub(crate) fn save_before(&self, before: &Before) -> Result<()> {
+        let path = self.dir.join("before.json");
+        if *before == Before::default() { remove_file(&path) } else { write_record(&path, before) }
     }
 
     /// Needs the exclusive lock.
@@ -196,16 +256,6 @@ impl State {
         let path = self.network_path(name);
         remove_file(&temporary(&path))?;
         remove_file(&path)
-    }
-
-    /// A group that no network has. Needs the exclusive lock.
-    pub(crate) fn free_group(&self) -> Result<u32> {
-        let taken: Vec<u32> = self.networks()?.iter().map(|network| network.group).collect();
-        let free = (GROUP_FIRST..GROUP_FIRST + NETWORKS_MAX).find(|group| !taken.contains(group));
-        free.ok_or_else(|| Error::Invalid {
-            field: "network",
-            why: format!("this node has {NETWORKS_MAX} networks already; remove one"),
-        })
     }
 
     pub(crate) fn attachment_path(&self, key: &str) -> PathBuf {
@@ -293,7 +343,8 @@ impl State {
     /// Removes what writers of records left that were killed before it took its place. Needs the exclusive lock.
     pub(crate) fn remove_unfinished(&self) -> Result<()> {
         let mut errors = Vec::new();
-        for dir in [self.base.clone(), self.dir.join("networks"), self.dir.join("attachments")] {
+        let dirs = ["", "networks", "attachments"].map(|name| self.dir.join(name));
+        for dir in [self.base.clone()].into_iter().chain(dirs) {
             let unfinished = read_dir(&dir)?.into_iter().map(|entry| entry.path());
             let unfinished = unfinished.filter(|path| is_temporary(path));
             errors.extend(unfinished.filter_map(|path| remove_file(&path).err()));
@@ -301,14 +352,37 @@ impl State {
         Error::all(errors)
     }
 
-    /// Removes every record, locks and all. Needs the exclusive lock.
+    /// Puts the record of nodes aside: it cannot be read, and somebody knows what should stand there. Where it is now.
+    pub(crate) fn put_node_record_aside(&self) -> Result<PathBuf> {
+        let aside = self.base.join("node.json.unreadable");
+        let moved = fs::rename(self.base.join("node.json"), &aside);
+        moved.map_err(Error::io("cannot move aside to", &aside))?;
+        Ok(aside)
+    }
+
+    /// Removes every record, locks and all. Needs the exclusive lock. They go at once: who waits for a lock finds none of it.
     pub(crate) fn remove_all(&self) -> Result<()> {
-        match fs::remove_dir_all(&self.base) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(Error::io("cannot remove", &self.base)(error))
-            }
-            _ => Ok(()),
+        let gone = self.base.with_extension(format!("gone-{}", std::process::id()));
+        match fs::rename(&self.base, &gone) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            moved => moved.map_err(Error::io("cannot move aside to", &gone))?,
         }
+        self.remove_gone()
+    }
+
+    /// Removes what was to be removed when somebody was killed.
+    pub(crate) fn remove_gone(&self) -> Result<()> {
+        let (Some(parent), Some(name)) = (self.base.parent(), self.base.file_name()) else {
+            return Ok(());
+        };
+        let begin = format!("{}.gone-", name.to_string_lossy());
+        for entry in read_dir(parent)? {
+            if entry.file_name().to_string_lossy().starts_with(&begin) {
+                let path = entry.path();
+                fs::remove_dir_all(&path).map_err(Error::io("cannot remove", &path))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -334,7 +408,7 @@ pub(crate) fn read_dir(path: &Path) -> Result<Vec<fs::DirEntry>> {
 }
 
 fn is_temporary(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "new")
+    path.to_str().is_some_and(|path| path.ends_with(names::TEMPORARY))
 }
 
 /// Reads a record, if it is there.
@@ -370,7 +444,7 @@ fn write_record<T: Serialize>(path: &Path, record: &T) -> Result<()> {
 /// Where a record is written before it takes its place.
 fn temporary(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".new");
+    name.push(names::TEMPORARY);
     PathBuf::from(name)
 }
 
@@ -384,5 +458,41 @@ pub(crate) fn remove_file(path: &Path) -> Result<()> {
             Err(Error::io("cannot remove", path)(error))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_lock_while_everything_is_removed_gets_one_that_others_respect() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new(dir.path());
+        let state = host.state().unwrap();
+        let removing = state.lock_exclusive().unwrap();
+        let (tell, told) = channel();
+        let waiting = host.clone();
+        let thread = std::thread::spawn(move || {
+            let state = waiting.state().unwrap();
+            tell.send(()).unwrap();
+            let _lock = state.lock_exclusive().unwrap();
+            tell.send(()).unwrap();
+            // Others have to wait now.
+            let other = File::open(state.dir.join("lock")).unwrap();
+            assert!(matches!(other.try_lock(), Err(fs::TryLockError::WouldBlock)));
+            assert!(state.dir.join("networks").is_dir());
+        });
+        told.recv().unwrap();
+        // It waits, or will; either way it must be right.
+        assert!(told.recv_timeout(Duration::from_millis(100)).is_err());
+        state.remove_all().unwrap();
+        drop(removing);
+        thread.join().unwrap();
+        let left: Vec<_> = read_dir(dir.path()).unwrap().iter().map(|it| it.file_name()).collect();
+        assert_eq!(left, ["pods"], "what was removed is gone");
     }
 }

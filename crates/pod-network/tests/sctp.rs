@@ -175,3 +175,37 @@ fn a_published_port_of_sctp_leads_to_the_instance_and_its_answer_comes_from_the_
     client.send("192.168.5.1", &packet(CLIENT_PORT, 9090, 0, INIT));
     assert_eq!(server.next(80, support::SILENCE), None, "no longer published");
 }
+
+#[test]
+fn sctp_goes_from_node_to_node_with_the_instances_own_addresses() {
+    for backend in [Backend::default(), Backend::HostGw] {
+        let nodes = [1, 2].map(|number| Node::bare(&format!("sctp{number}"), number));
+        let [a, b] = &nodes;
+        let _switch = lan(&[a, b]);
+        for (node, peer) in [(a, b), (b, a)] {
+            node.set_up(backend, None);
+            let ips = [format!("192.168.5.{}", peer.number), format!("fd05::{}", peer.number)];
+            let request = peer.request(&ips.map(|ip| ip.parse().unwrap()));
+            node.machine.run(move || {
+                telaio_pod_network::node::add_other_nodes(vec![request]).unwrap();
+            });
+            node.instance("i", 2, vec![]);
+        }
+        for (one, two) in [("10.77.1.2", "10.77.2.2"), ("fd77:1::2", "fd77:2::2")] {
+            let client = Raw::open(&a.machine, Some("i"), one);
+            let server = Raw::open(&b.machine, Some("i"), two);
+            let came = |from: &str, ports, kind| Came {
+                from: from.parse().unwrap(),
+                ports,
+                kind,
+                is_sum_right: true,
+            };
+            let init = packet(CLIENT_PORT, 80, 0, INIT);
+            let there = until(&server, 80, || client.send(two, &init));
+            assert_eq!(there, came(one, (CLIENT_PORT, 80), INIT), "{backend:?}");
+            let answer = packet(80, CLIENT_PORT, TAG, INIT_ACK);
+            let back = until(&client, CLIENT_PORT, || server.send(one, &answer));
+            assert_eq!(back, came(two, (80, CLIENT_PORT), INIT_ACK), "{backend:?}");
+        }
+    }
+}

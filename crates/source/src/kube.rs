@@ -64,7 +64,7 @@ use kinds::WatchedKind;
 use watcher::{Update, Watcher};
 
 pub use ::kube::Client;
-pub use annotate::annotate_node;
+pub use annotate::{annotate_node, withdraw_annotations};
 pub use connect::KubeError;
 pub use kinds::LABEL_CONFIG;
 pub use options::KubeOptions;

@@ -15,6 +15,7 @@
 //! costs the requests that run and nothing else: connections wait in the sockets meanwhile.
 
 mod access_log;
+mod changes;
 mod control;
 mod handover;
 mod link;

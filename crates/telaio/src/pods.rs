@@ -24,6 +24,7 @@ use telaio_reconcile::kpng::{FullState, Inbox, Sink};
 use telaio_reconcile::{PacerConfig, SyncHandle, sync_loop};
 
 use announce::Announcer;
+pub(crate) use announce::Told;
 pub(crate) use cni::CniSettings;
 pub(crate) use nodes::NodeSettings;
 pub(crate) use report::{INSTANCES_SHOWN_MAX, PodsReport};
@@ -69,11 +70,11 @@ pub(crate) struct Pods {
 }
 
 impl Pods {
-    /// Starts it, and gives what it is to be fed by. With a client for the API server, other nodes are told there how this one is
+    /// Starts it, and gives what it is to be fed by. With an API server, other nodes are told there how this one is
     /// reached. Must be called within the runtime.
     pub(crate) fn start(
         settings: PodsSettings,
-        client: Option<telaio_source::kube::Client>,
+        told: Option<Told>,
     ) -> Result<(Self, Box<dyn Sink>), CommandError> {
         let failed = |error: &dyn std::fmt::Display| {
             CommandError::failed(format!("the pods plane cannot run: {error}"))
@@ -99,15 +100,16 @@ impl Pods {
         let (node, pacing, stays) = (Arc::clone(&settings.node), settings.pacing, settings.stays);
         // Without nftables no policy can be kept.
         let keeper = has_nftables.then_some(keeper);
+        let announcer =
+            told.map(|told| Announcer::start(told, node.to_string(), &settings.state_dir));
         let syncer =
             PodsSyncer::new(settings, inbox.clone(), host.clone(), keeper, Arc::clone(&status));
-        let syncer =
-            syncer.announcing(client.map(|client| Announcer::start(client, node.to_string())));
+        let syncer = syncer.announcing(announcer);
         let wakes = syncer.waker();
         let handle = sync_loop::spawn(watch::SYNC_THREAD, pacing, syncer)
             .map_err(|error| failed(&format!("cannot start a thread: {error}")))?;
         wakes.set(handle.clone());
-        let watch = stays.then(|| Watch::start(&handle));
+        let watch = stays.then(|| Watch::start(&handle, &host));
         let for_sink = handle.clone();
         let sink = FullState::across_resets(node, inbox.callback(move || for_sink.notify()));
         Ok((Self { handle, host, status, _watch: watch }, Box::new(sink)))
@@ -185,6 +187,7 @@ pub(crate) fn remove_ours(state_dir: &Path, cni: &CniSettings) -> (Vec<String>, 
     };
     // First, so that nobody attaches anything while we remove the rest.
     note(cni::remove(cni, state_dir));
+    note(announce::withdraw(state_dir));
     note(policy::cleanup().map_err(|error| error.to_string()));
     note(syncer::remove_networks(&Host::new(state_dir)));
     (removed, problems)

@@ -1,6 +1,6 @@
 //! Annotations about who may come in: networks, passwords, another service's word, certificates.
 
-use telaio_http_proxy::filter::template::Template;
+use telaio_http_proxy::filter::template::{Leads, Template};
 
 use super::options::VerifyClient;
 use super::table::{Row, set, set_flag};
@@ -16,7 +16,7 @@ pub(super) const ROWS: &[Row] = &[
         "networks, separated by commas",
         "Only clients from these networks may come; others are answered with 403.",
         |text, options| {
-            options.allow.extend(values::networks(text)?);
+            options.allow = values::networks(text)?;
             Ok(())
         },
     )
@@ -24,19 +24,20 @@ pub(super) const ROWS: &[Row] = &[
     Row::both(
         "allowlist-source-range",
         "networks, separated by commas",
-        "The same as whitelist-source-range.",
+        "The same as whitelist-source-range, and wins over it.",
         |text, options| {
-            options.allow.extend(values::networks(text)?);
+            options.allow = values::networks(text)?;
             Ok(())
         },
     )
+    .another_name_of("whitelist-source-range")
     .guard(),
     Row::both(
         "denylist-source-range",
         "networks, separated by commas",
         "Clients from these networks are answered with 403.",
         |text, options| {
-            options.deny.extend(values::networks(text)?);
+            options.deny = values::networks(text)?;
             Ok(())
         },
     )
@@ -98,9 +99,11 @@ pub(super) const ROWS: &[Row] = &[
         "auth-url",
         "a URL; $host, and behind its host $request_uri, $http_NAME and $cookie_NAME may stand in it",
         "Another service decides: it is asked with the request's headers, and only if it answers with \
-         a status of 2xx may the request go on.",
-        |text, options| set(&mut options.forward_auth.url, auth_url(text)),
+         a status of 2xx may the request go on. With $host as its host, only rules of one host, without a \
+         wildcard, let anybody in: elsewhere whoever asks would choose the service.",
+        |text, options| set(&mut options.forward_auth.url, asked_url(text)),
     )
+    .but("$http_host cannot stand in its host, for its port is the client's choice")
     .guard(),
     Row::both(
         "auth-method",
@@ -128,16 +131,19 @@ pub(super) const ROWS: &[Row] = &[
     Row::both(
         "auth-response-headers",
         "names of headers, separated by commas",
-        "Which headers of the service's answer the backend gets.",
+        "Which headers of the service's answer the backend gets. A client's own of these names never \
+         reach it.",
         |text, options| {
-            options.forward_auth.response_headers = values::header_names(text)?;
+            options.forward_auth.response_headers = told_headers(text)?;
             Ok(())
         },
-    ),
+    )
+    .guard(),
     Row::both(
         "auth-request-redirect",
-        "a URL or a path",
-        "X-Auth-Request-Redirect for the service.",
+        "a URL or a path; $host, $scheme, $escaped_request_uri and $request_uri may stand in it",
+        "X-Auth-Request-Redirect for the service; the request's own path and query unless said \
+         otherwise.",
         |text, options| set(&mut options.forward_auth.request_redirect, auth_url(text)),
     ),
     Row::both(
@@ -245,11 +251,30 @@ fn method(text: &str) -> Read<http::Method> {
     }
 }
 
-/// Only variables that cannot lead elsewhere than the writer of the Ingress meant.
+/// Whom we ask: nothing of the client's may choose the service, so not even the port that it wrote.
+fn asked_url(text: &str) -> Read<std::sync::Arc<str>> {
+    let url = auth_url(text)?;
+    if Template::parse(text).is_ok_and(|it| it.leads() > Leads::ToRequestedHost) {
+        return Err(BadValue::new(text, "a URL in whose host no variable but $host stands"));
+    }
+    Ok(url)
+}
+
+/// Names of headers that only the service may say, which the message's own are not.
+fn told_headers(text: &str) -> Read<Vec<http::HeaderName>> {
+    let names = values::header_names(text)?;
+    match names.iter().find(|name| values::is_framing(name.as_str())) {
+        Some(own) => Err(BadValue::new(own.as_str(), "headers that are not the proxy's own")),
+        None => Ok(names),
+    }
+}
+
+/// Only variables that cannot lead elsewhere than the writer of the Ingress meant, or to the client's
+/// own host.
 fn auth_url(text: &str) -> Read<std::sync::Arc<str>> {
     match Template::parse(text) {
         Err(unknown) => return Err(BadValue(unknown.to_string())),
-        Ok(template) if !template.leads_where_written() => {
+        Ok(template) if template.leads() == Leads::Anywhere => {
             return Err(BadValue::new(text, "a URL in whose host only $host and $http_host stand"));
         }
         Ok(_) => {}

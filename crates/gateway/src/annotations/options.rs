@@ -84,6 +84,8 @@ pub struct NextUpstream {
     pub error: bool,
     /// No answer in time.
     pub timeout: bool,
+    /// An answer whose head cannot be read.
+    pub invalid_header: bool,
     /// Answers with these statuses.
     pub statuses: Vec<u16>,
     /// Also requests that are not safe to send twice.
@@ -221,7 +223,7 @@ pub struct UpstreamTlsOptions {
 /// Where a redirect leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedirectOption {
-    /// The URL; `$request_uri` at its end is [`RedirectOption::append_uri`].
+    /// The URL, without a slash or `$request_uri` at its end: that is [`RedirectOption::append_uri`].
     pub location: Arc<str>,
     /// Path and query of the request are appended.
     pub append_uri: bool,
@@ -359,6 +361,8 @@ pub struct Options {
     pub default_backend: Option<Arc<str>>,
     /// Which errors.
     pub custom_errors: Vec<u16>,
+    /// But none of them after all.
+    pub custom_errors_off: bool,
     /// Copies of requests.
     pub mirror: MirrorOptions,
     /// Stored answers.

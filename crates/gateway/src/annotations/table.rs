@@ -27,6 +27,8 @@ pub struct Row {
     pub differs: Option<&'static str>,
     /// It keeps somebody out: where its value cannot be used nobody comes in, for open would be worse.
     pub guard: bool,
+    /// What else it is called, where it is only another name; of the two it wins.
+    pub also: Option<&'static str>,
     /// Reads its value.
     pub read: fn(&str, &mut Options) -> Read<()>,
 }
@@ -39,7 +41,7 @@ impl Row {
         does: &'static str,
         read: fn(&str, &mut Options) -> Read<()>,
     ) -> Self {
-        Self { name, nginx: true, expects, does, differs: None, guard: false, read }
+        Self { name, nginx: true, expects, does, differs: None, guard: false, also: None, read }
     }
 
     /// One of ours alone.
@@ -49,7 +51,7 @@ impl Row {
         does: &'static str,
         read: fn(&str, &mut Options) -> Read<()>,
     ) -> Self {
-        Self { name, nginx: false, expects, does, differs: None, guard: false, read }
+        Self { name, nginx: false, expects, does, differs: None, guard: false, also: None, read }
     }
 
     /// The same, with what differs.
@@ -61,6 +63,12 @@ impl Row {
     /// The same as a guard.
     pub(super) const fn guard(mut self) -> Self {
         self.guard = true;
+        self
+    }
+
+    /// The same, but only as another name.
+    pub(super) const fn another_name_of(mut self, name: &'static str) -> Self {
+        self.also = Some(name);
         self
     }
 

@@ -45,7 +45,7 @@ const VALUES: &[(&str, &[&str], &[&str])] = &[
     ("proxy-read-timeout", &["3600"], &["-1"]),
     ("proxy-send-timeout", &["60"], &["x"]),
     ("request-timeout", &["2m"], &["x"]),
-    ("proxy-next-upstream", &["error timeout http_502", "off"], &["error sometimes"]),
+    ("proxy-next-upstream", &["error timeout http_502", "invalid_header", "off"], &["sometimes"]),
     ("proxy-next-upstream-tries", &["0", "3"], &["100"]),
     ("proxy-next-upstream-timeout", &["0", "10"], &["x"]),
     ("proxy-body-size", &["8m", "0", "1g"], &["8 megs"]),
@@ -86,13 +86,13 @@ const VALUES: &[(&str, &[&str], &[&str])] = &[
     ("auth-realm", &["Please log in"], &["a\"b", "a\nb"]),
     (
         "auth-url",
-        &["https://auth.example.com/check", "http://$host/oauth2/auth"],
-        &["auth", "https://$http_x_evil/"],
+        &["https://auth.example.com/check", "http://$host/oauth2/auth", "http://$host:4180/x"],
+        &["auth", "https://$http_x_evil/", "http://$http_host/check", "${a\nb}"],
     ),
     ("auth-method", &["GET", "POST"], &["GRAB"]),
     ("auth-signin", &["https://$host/oauth2/start?rd=$escaped_request_uri"], &["$remote_user"]),
     ("auth-signin-redirect-param", &["rd"], &["a b"]),
-    ("auth-response-headers", &["X-User, X-Email"], &["X User"]),
+    ("auth-response-headers", &["X-User, X-Email"], &["X User", "X-User,Host", "Content-Length"]),
     ("auth-request-redirect", &["https://$host/back"], &["x"]),
     ("auth-always-set-cookie", &["true"], &["x"]),
     ("auth-cache-key", &["$http_x_api_key", "$remote_user$cookie_sid"], &["a\nb", "$lua"]),
@@ -212,10 +212,42 @@ fn ours_wins_over_nginx_and_differences_are_told() {
         outcomes,
         [
             ("nginx.ingress.kubernetes.io/limit-rps", &Outcome::Different("429 instead of 503")),
-            ("nginx.ingress.kubernetes.io/proxy-body-size", &Outcome::Honoured),
+            ("nginx.ingress.kubernetes.io/proxy-body-size", &Outcome::Different(SAID_ELSEWHERE)),
             ("telaio.dev/proxy-body-size", &Outcome::Honoured),
         ]
     );
+}
+
+#[test]
+fn of_two_that_say_the_same_thing_one_holds_and_never_both() {
+    let allow = |pairs: &[(&str, &str)]| {
+        let read = read(pairs);
+        let nets: Vec<_> = read.options.allow.iter().map(ToString::to_string).collect();
+        (nets.join(","), read.closed.is_some())
+    };
+    let (nginx, ours) = ("nginx.ingress.kubernetes.io/", "telaio.dev/");
+    let named = |prefix: &str, name: &str| format!("{prefix}{name}-source-range");
+    let (wide, narrow) = ("0.0.0.0/0", "10.0.0.0/8");
+    for (first, second) in [
+        (named(ours, "whitelist"), named(nginx, "whitelist")),
+        (named(ours, "whitelist"), named(nginx, "allowlist")),
+        (named(ours, "allowlist"), named(nginx, "whitelist")),
+        (named(nginx, "allowlist"), named(nginx, "whitelist")),
+        (named(ours, "allowlist"), named(ours, "whitelist")),
+    ] {
+        let both = [(first.as_str(), narrow), (second.as_str(), wide)];
+        assert_eq!(allow(&both), (narrow.to_owned(), false), "{both:?}");
+        // One that gives way keeps nobody out, also where it cannot be read.
+        let both = [(first.as_str(), narrow), (second.as_str(), "wrong")];
+        assert_eq!(allow(&both), (narrow.to_owned(), false), "{both:?}");
+        // But the one that holds does.
+        assert!(allow(&[(first.as_str(), "wrong"), (second.as_str(), wide)]).1);
+    }
+    let off = read(&[
+        ("nginx.ingress.kubernetes.io/custom-http-errors", "404"),
+        ("telaio.dev/disable-proxy-intercept-errors", "true"),
+    ]);
+    assert!(off.options.custom_errors_off, "whichever is read first");
 }
 
 #[test]
@@ -241,6 +273,12 @@ fn what_keeps_somebody_out_closes_when_it_cannot_be_used() {
 fn any_bytes_can_be_annotations() {
     for bytes in [&b""[..], b"\0\0", b"nrewrite-target\n/$1\0tcache\ntrue", b"n\xff\n\xfe", b"x"] {
         check_any_bytes(bytes);
+    }
+    // Names of variables are anybody's text, too.
+    for name in ["auth-url", "auth-signin", "auth-cache-key", "auth-request-redirect"] {
+        let long = format!("n{name}\nhttps://a/${{line\r\nline{}}}", "x".repeat(8_000));
+        check_any_bytes(long.as_bytes());
+        check_any_bytes(format!("n{name}\n${}", "y".repeat(8_000)).as_bytes());
     }
 }
 

@@ -160,19 +160,20 @@ pub(super) const ROWS: &[Row] = &[
         "networks, separated by commas",
         "Clients that are not limited.",
         |text, options| {
-            options.limits.unlimited.extend(values::networks(text)?);
+            options.limits.unlimited = values::networks(text)?;
             Ok(())
         },
     ),
     Row::both(
         "limit-allowlist",
         "networks, separated by commas",
-        "The same as limit-whitelist.",
+        "The same as limit-whitelist, and wins over it.",
         |text, options| {
-            options.limits.unlimited.extend(values::networks(text)?);
+            options.limits.unlimited = values::networks(text)?;
             Ok(())
         },
-    ),
+    )
+    .another_name_of("limit-whitelist"),
     Row::both(
         "custom-headers",
         "name or namespace/name of a ConfigMap of the same namespace",
@@ -210,23 +211,24 @@ pub(super) const ROWS: &[Row] = &[
         "disable-proxy-intercept-errors",
         "true or false",
         "Whether custom-http-errors is left alone.",
-        |text, options| {
-            if values::flag(text)? {
-                options.custom_errors.clear();
-            }
-            Ok(())
-        },
+        |text, options| set_flag(text, &mut options.custom_errors_off),
     ),
     Row::both(
         "mirror-target",
         "a URL; $request_uri may stand at its end",
-        "Copies of requests are sent there, and their answers thrown away.",
+        "Copies of requests are sent there, and their answers thrown away. A URL without a path gets the \
+         request's own path and query.",
         |text, options| {
-            let target = text.strip_suffix("$request_uri").unwrap_or(text);
+            let (target, whole) = match text.strip_suffix("$request_uri") {
+                Some(target) => (target.trim_end_matches('/'), "$request_uri"),
+                None => (text, ""),
+            };
             if target.contains('$') {
                 return Err(BadValue::new(text, "a URL without variables but $request_uri at its end"));
             }
-            set(&mut options.mirror.target, values::url(target, false))
+            let target = values::url(target, false)?;
+            options.mirror.target = Some(format!("{target}{whole}").into());
+            Ok(())
         },
     )
     .but("copies never delay a request; when too many run, some are left out"),

@@ -87,7 +87,8 @@ pub(super) const ROWS: &[Row] = &[
         "After which failures another endpoint is tried.",
         |text, options| set(&mut options.next_upstream, next_upstream(text)),
     )
-    .but("retries have a budget: they are never more than a fifth of all requests for long"),
+    .but("retries have a budget: they are never more than a fifth of all requests for long; after \
+          invalid_header only what is safe to send twice is sent again, or with non_idempotent all"),
     Row::both(
         "proxy-next-upstream-tries",
         "a number from 0 to 20",
@@ -154,7 +155,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::both(
         "affinity-canary-behavior",
         "sticky or legacy",
-        "Nothing: a client that was sent to a canary stays there while its cookie does.",
+        "Nothing: a client stays with the canary, or with the others, while its cookie does.",
         |text, _| match text {
             "sticky" | "legacy" => Ok(()),
             _ => Err(BadValue::new(text, "sticky or legacy")),
@@ -202,7 +203,8 @@ pub(super) const ROWS: &[Row] = &[
     Row::both(
         "session-cookie-secure",
         "true or false",
-        "Whether it is sent over TLS only; true for requests that came so unless said otherwise.",
+        "Whether it is sent over TLS only; true for requests that came so unless said otherwise. Where \
+         it is not, SameSite=None is left out, for browsers throw such a cookie away.",
         |text, options| set(&mut options.sticky.secure, values::flag(text)),
     ),
     Row::both(
@@ -350,8 +352,8 @@ fn next_upstream(text: &str) -> Read<NextUpstream> {
     for word in text.split_ascii_whitespace() {
         match word {
             "off" => return Ok(NextUpstream::default()),
-            // An answer that cannot be read is a broken connection too.
-            "error" | "invalid_header" => next.error = true,
+            "error" => next.error = true,
+            "invalid_header" => next.invalid_header = true,
             "timeout" => next.timeout = true,
             "non_idempotent" => next.non_idempotent = true,
             "http_500" => next.statuses.push(500),

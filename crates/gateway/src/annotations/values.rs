@@ -171,6 +171,22 @@ pub(crate) fn header_names(text: &str) -> Read<Vec<http::HeaderName>> {
     list(text)?.into_iter().map(header_name).collect()
 }
 
+/// Headers by which messages are told apart: nobody may set them by hand.
+pub(crate) fn is_framing(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "content-length"
+            | "host"
+            | "keep-alive"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
 /// A cookie's name.
 pub(crate) fn cookie_name(text: &str) -> Read<Arc<str>> {
     let is_token = !text.is_empty()

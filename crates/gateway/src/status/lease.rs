@@ -99,20 +99,12 @@ impl Elector {
         self.held_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// When to renew.
-    pub(super) fn renew_at(&self) -> Instant {
-        self.renewed + self.times.renew
-    }
-
-    /// Waits until we hold the Lease. Says whether we did not before. Cancel-safe.
-    pub(super) async fn acquire(&mut self) -> bool {
-        if self.holds() {
-            return false;
-        }
+    /// Waits until we hold the Lease. Cancel-safe.
+    pub(super) async fn acquire(&mut self) {
         self.held_until = None;
         loop {
             match self.try_acquire().await {
-                Ok(true) => return true,
+                Ok(true) => return,
                 Ok(false) => {}
                 Err(error) => {
                     tracing::warn!(%error, "the Lease for writing status cannot be taken");
@@ -179,15 +171,23 @@ impl Elector {
         self.held_until = Some(began + self.times.duration);
     }
 
-    /// Renews the Lease. False if it is another's now, or was held for too long without renewal.
-    pub(super) async fn renew(&mut self) -> bool {
+    /// Renews the Lease again and again, until it is another's or was held for too long without.
+    pub(super) async fn hold(&mut self) {
+        while let Some(until) = self.held_until {
+            tokio::time::sleep_until(until.min(self.renewed + self.times.renew)).await;
+            // Nobody writes a moment longer than it holds, so an answer is not waited for any longer.
+            let renewed = tokio::time::timeout_at(until, self.renew()).await;
+            if !renewed.unwrap_or(false) {
+                self.held_until = None;
+            }
+        }
+    }
+
+    /// Renews the Lease once. False if it is another's now, or was held for too long without renewal.
+    async fn renew(&mut self) -> bool {
         let version = self.seen.as_ref().map(|seen| seen.version.clone()).unwrap_or_default();
         match self.write(version, &self.identity.clone()).await {
-            Ok(true) => true,
-            Ok(false) => {
-                self.held_until = None;
-                false
-            }
+            Ok(renewed) => renewed,
             Err(error) => {
                 tracing::warn!(%error, "the Lease for writing status cannot be renewed");
                 // Try again soon, for as long as it holds.
@@ -202,10 +202,21 @@ impl Elector {
         if self.holds()
             && let Some(seen) = self.seen.clone()
         {
-            if let Err(error) = self.write(seen.version, "").await {
-                tracing::debug!(%error, "the Lease is left to run out");
+            match self.write(seen.version, "").await {
+                Ok(true) => {}
+                // A renewal whose answer we did not wait for has changed it.
+                Ok(false) => self.release_as_it_is().await,
+                Err(error) => tracing::debug!(%error, "the Lease is left to run out"),
             }
             self.held_until = None;
+        }
+    }
+
+    async fn release_as_it_is(&mut self) {
+        let Ok(lease) = self.rest.get(&self.path()).await else { return };
+        if lease["spec"]["holderIdentity"].as_str() == Some(&*self.identity) {
+            let version = lease["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+            let _ = self.write(version.to_owned(), "").await;
         }
     }
 

@@ -43,6 +43,11 @@ impl RestError {
         }
     }
 
+    /// The server has answered, and would answer the same again.
+    pub(super) fn is_refused(&self) -> bool {
+        self.code().is_some_and(|code| (400..500).contains(&code) && code != 429)
+    }
+
     /// It is not there.
     pub(super) fn is_not_found(&self) -> bool {
         self.code() == Some(404)

@@ -99,6 +99,7 @@ impl Peer {
     pub(super) fn remove(&self) {
         self.removed.store(true, Relaxed);
         self.pool.clear();
+        self.h2.clear();
     }
 
     /// Whether connections may be kept for it.

@@ -121,6 +121,9 @@ impl Exchange<'_> {
         if matches!(code, 206 | 304) || self.status.is_informational() {
             return Err(NotKept::Status);
         }
+        if is_about_the_request(self.status) {
+            return Err(NotKept::Status);
+        }
         if self.directives.must_understand && !is_understood(self.status) {
             return Err(NotKept::Status);
         }
@@ -159,6 +162,30 @@ impl Exchange<'_> {
         }
         Ok(())
     }
+}
+
+/// The statuses that say what was wrong with one request: its fields, its body, its client or its time.
+/// Kept, one client's bad request would become everybody's answer.
+fn is_about_the_request(status: StatusCode) -> bool {
+    matches!(
+        status.as_u16(),
+        401 | 406
+            | 407
+            | 408
+            | 411
+            | 412
+            | 413
+            | 415
+            | 416
+            | 417
+            | 421
+            | 425
+            | 426
+            | 428
+            | 429
+            | 431
+            | 511
+    )
 }
 
 /// The statuses whose rules for caches we know and follow.

@@ -130,8 +130,14 @@ mod tests {
         }
     }
 
+    /// So many cases, unless `PROPTEST_CASES` asks for another number.
+    fn cases(usual: u32) -> u32 {
+        let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
+        asked.unwrap_or(usual)
+    }
+
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig::with_cases(cases(128)))]
 
         #[test]
         fn any_bytes_hold(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {

@@ -10,7 +10,7 @@ use http::header::{
     CONTENT_RANGE, DATE, ETAG, EXPIRES, LAST_MODIFIED, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
     TRAILER, TRANSFER_ENCODING, UPGRADE, VARY,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
 use super::conditional;
 use super::control::ResponseDirectives;
@@ -227,6 +227,7 @@ impl CacheEntry {
     /// The answer to a request: all of it, a part, or that the client has it already.
     pub(crate) fn answer(
         &self,
+        method: &Method,
         request: &impl Fields,
         now: Moment,
         mut status: CacheStatus,
@@ -237,7 +238,8 @@ impl CacheEntry {
         let mut reply =
             if conditional::client_has_it(request, &self.headers, self.freshness.received()) {
                 self.not_modified()
-            } else if self.status == StatusCode::OK {
+            } else if self.status == StatusCode::OK && *method == Method::GET {
+                // Parts are there for no other method (RFC 9110 §14.2).
                 self.whole_or_part(request)
             } else {
                 self.whole()

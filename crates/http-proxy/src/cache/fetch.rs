@@ -182,7 +182,7 @@ impl Fetch {
         count(&self.cache.shared.counters.stale_hits);
         let status =
             CacheStatus { origin, detail: Some("stale"), ..CacheStatus::forwarded(self.plan.why) };
-        Some(stored.answer(&self.request, now, status))
+        Some(stored.answer(&self.method, &self.request, now, status))
     }
 
     /// The head of the origin's answer is there. It is changed to what the client is to see.
@@ -335,16 +335,16 @@ impl Fetch {
         let mut told = CacheStatus::forwarded(self.plan.why);
         told.origin = Some(StatusCode::NOT_MODIFIED);
         if let Some(key) = &self.key {
-            let current = self.epoch == Some(index.epoch(key.uri()));
-            if matches!(kept, Some(Ok(()))) && current {
-                told.stored = self.cache.store(key, &entry);
-            } else {
+            if let (Some(Ok(())), Some(epoch)) = (&kept, self.epoch) {
+                told.stored = self.cache.store_since(key, &entry, epoch);
+            }
+            if !told.stored {
                 index.forget(key.uri(), stored);
             }
         }
         // Those who wait may look now.
         self.plan.leader = None;
-        entry.answer(&self.request, now, told)
+        entry.answer(&self.method, &self.request, now, told)
     }
 
     /// RFC 9111 §4.3.5: the answer to a `HEAD` tells whether what is stored holds.
@@ -361,9 +361,12 @@ impl Fetch {
         let headers = conditional::updated(stored.headers(), received);
         let judged = self.judge(status, &headers, now);
         let kept = self.check(key, &Method::GET, (status, &headers), &judged, now);
-        if kept.is_ok() && self.epoch == Some(index.epoch(key.uri())) {
-            self.cache.store(key, &Arc::new(stored.freshened(headers, judged.1, judged.0)));
-        } else {
+        let stays = kept.is_ok()
+            && self.epoch.is_some_and(|epoch| {
+                let newer = Arc::new(stored.freshened(headers, judged.1, judged.0));
+                self.cache.store_since(key, &newer, epoch)
+            });
+        if !stays {
             index.forget(key.uri(), stored);
         }
     }
@@ -470,8 +473,7 @@ impl Writer {
 
     /// Keeps what has come, which is all of it.
     fn keep(&mut self, now: Moment) {
-        let outdated = self.epoch != self.cache.shared.index.epoch(self.key.uri());
-        if self.closed || outdated {
+        if self.closed {
             return;
         }
         let body = std::mem::take(&mut self.body);
@@ -482,7 +484,7 @@ impl Writer {
             if spare > body.len() / 8 { Bytes::copy_from_slice(&body) } else { body.freeze() };
         let entry = CacheEntry::new(self.head.clone(), body);
         entry.touch(now);
-        self.kept = self.cache.store(&self.key, &Arc::new(entry));
+        self.kept = self.cache.store_since(&self.key, &Arc::new(entry), self.epoch);
         // A body that goes on is not the one that was told of.
         self.closed = true;
         self.leader = None;

@@ -149,18 +149,31 @@ impl Index {
         Found { entry, newest: Some(Arc::clone(newest)) }
     }
 
-    /// Keeps an entry, in place of the one that it replaces. False if it is too large.
-    pub(crate) fn put(&self, uri: &str, entry: &Arc<CacheEntry>) -> bool {
+    /// Keeps an entry, in place of the one that it replaces. False if it is too large, or belongs to an
+    /// epoch that is over.
+    pub(crate) fn put(&self, uri: &str, entry: &Arc<CacheEntry>, since: Option<Epoch>) -> bool {
         if entry.byte_count() as u64 > self.entry_bytes_max {
             self.forget(uri, entry);
             return false;
         }
+        // Of a group the epoch changes under the same lock. Purges do not wait for each lock: an entry that
+        // came in while one began is looked at again.
+        let is_current = || since.is_none_or(|since| since == self.epoch(uri));
+        let mut kept = false;
         self.change(uri, |entries| {
+            if !is_current() {
+                return;
+            }
             entries.retain(|other| !entry.replaces(other));
             entries.push(Arc::clone(entry));
             self.trim(entries);
+            kept = true;
         });
-        true
+        if kept && !is_current() {
+            self.forget(uri, entry);
+            return false;
+        }
+        kept
     }
 
     /// Takes the variants away that were used longest ago, until the rest is within its bounds.

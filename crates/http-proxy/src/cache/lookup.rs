@@ -146,7 +146,7 @@ impl Cache {
             count(&self.shared.counters.collapsed);
             status = CacheStatus { collapsed: true, ..CacheStatus::forwarded(Forwarded::UriMiss) };
         }
-        entry.answer(asked.headers, now, status)
+        entry.answer(asked.method, asked.headers, now, status)
     }
 
     fn digest<F: Fields>(&self, asked: &Asked<'_, F>, key: &Key, found: &Found) -> u64 {

@@ -76,18 +76,51 @@ impl Client {
         body_bytes_max: usize,
     ) -> Result<Response<Bytes>, ClientError> {
         let key = address_of(request.uri())?;
-        match tokio::time::timeout(within, self.ask_untimed(&key, request, body_bytes_max)).await {
+        let whole = async {
+            let (response, sender) = self.ask_for_head(&key, request).await?;
+            let (head, body) = response.into_parts();
+            let body = Limited::new(body, body_bytes_max).collect().await;
+            let body = body.map_err(|error| ClientError::Body(key.clone(), error.to_string()))?;
+            self.keep(&key, sender);
+            Ok(Response::from_parts(head, body.to_bytes()))
+        };
+        match tokio::time::timeout(within, whole).await {
             Ok(answer) => answer,
             Err(_) => Err(ClientError::TimedOut(key)),
         }
     }
 
-    async fn ask_untimed(
+    /// Asks for a head. The body comes with it if it is whole, in time and no longer than that; else it is
+    /// left out.
+    pub async fn ask_briefly(
+        &self,
+        request: Request<Bytes>,
+        within: Duration,
+        body_bytes_max: usize,
+    ) -> Result<Response<Bytes>, ClientError> {
+        let key = address_of(request.uri())?;
+        let deadline = tokio::time::Instant::now() + within;
+        let head = tokio::time::timeout_at(deadline, self.ask_for_head(&key, request)).await;
+        let (response, sender) =
+            head.unwrap_or_else(|_| Err(ClientError::TimedOut(key.clone())))?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, body_bytes_max).collect();
+        let body = match tokio::time::timeout_at(deadline, body).await {
+            Ok(Ok(body)) => {
+                self.keep(&key, sender);
+                body.to_bytes()
+            }
+            // The connection goes with what was not read.
+            Ok(Err(_)) | Err(_) => Bytes::new(),
+        };
+        Ok(Response::from_parts(head, body))
+    }
+
+    async fn ask_for_head(
         &self,
         key: &str,
         request: Request<Bytes>,
-        body_bytes_max: usize,
-    ) -> Result<Response<Bytes>, ClientError> {
+    ) -> Result<(Response<hyper::body::Incoming>, Sender), ClientError> {
         let (parts, body) = request.into_parts();
         let make = || {
             let mut request = Request::new(Full::new(body.clone()));
@@ -100,22 +133,17 @@ impl Client {
         // A kept connection may have been closed meanwhile; then nothing was sent, or nothing
         // answered, and a new one is asked.
         let mut kept = self.take(key);
-        let (response, sender) = loop {
+        loop {
             let (mut sender, fresh) = match kept.take() {
                 Some(sender) => (sender, false),
                 None => (self.connect(key, &parts.uri).await?, true),
             };
             match sender.send_request(make()).await {
-                Ok(response) => break (response, sender),
+                Ok(response) => return Ok((response, sender)),
                 Err(error) if fresh => return Err(failed(error)),
                 Err(_) => {}
             }
-        };
-        let (head, body) = response.into_parts();
-        let body = Limited::new(body, body_bytes_max).collect().await;
-        let body = body.map_err(|error| ClientError::Body(key.to_owned(), error.to_string()))?;
-        self.keep(key, sender);
-        Ok(Response::from_parts(head, body.to_bytes()))
+        }
     }
 
     fn take(&self, key: &str) -> Option<Sender> {

@@ -7,13 +7,17 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::template::escape_into;
 use crate::error::ErrorKind;
-use crate::head::{RequestHead, TlsInfo};
+use crate::head::{Known, RequestHead, TlsInfo};
 use crate::reply::Reply;
 use crate::table::{ClientTls, ClientTlsMode};
 
 /// What the backend is told, by the names that ingress-nginx uses. A client's own are never passed.
-pub(super) const FIELDS: [&str; 4] =
-    ["ssl-client-verify", "ssl-client-subject-dn", "ssl-client-issuer-dn", "ssl-client-cert"];
+pub(super) const FIELDS: [&str; 4] = [
+    Known::SslClientVerify.as_str(),
+    Known::SslClientSubjectDn.as_str(),
+    Known::SslClientIssuerDn.as_str(),
+    Known::SslClientCert.as_str(),
+];
 
 /// What came of asking.
 enum Standing {
@@ -66,11 +70,16 @@ fn standing(tls: &TlsInfo) -> Standing {
     }
 }
 
+/// Removes what a client itself says.
+pub fn forget(head: &mut RequestHead) {
+    if head.headers.iter().any(|field| field.known.is_client_certificate()) {
+        head.headers.retain(|field| !field.known.is_client_certificate());
+    }
+}
+
 /// Tells the backend who the client is.
 pub fn tell(settings: &ClientTls, head: &mut RequestHead) {
-    for name in FIELDS {
-        head.headers.remove(name);
-    }
+    forget(head);
     let Some(tls) = head.client.tls.clone() else { return };
     let verify = match standing(&tls) {
         Standing::Verified => "SUCCESS".to_owned(),

@@ -18,8 +18,8 @@ use http::{Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 
 use super::client::{Client, ClientError};
-use super::client_cert;
 use super::template::{Template, UnknownName, escape_into};
+use super::{client_cert, may_edit};
 use crate::head::headers::Field;
 use crate::head::{Headers, Known, RequestHead};
 use crate::reply::Reply;
@@ -88,6 +88,7 @@ pub struct ForwardFilter {
     url: Template,
     method: Method,
     signin: Option<Template>,
+    request_redirect: Option<Template>,
     /// How long grants are remembered, and by what beside the question itself.
     memory: Option<(Duration, Option<Template>)>,
 }
@@ -112,13 +113,26 @@ impl ForwardFilter {
                 None
             }
         };
+        let mut settings = settings.clone();
+        settings.response_headers.retain(|name| {
+            let may = may_edit(name);
+            if !may {
+                problems.push(format!("{name} is not for an authenticating server to tell"));
+            }
+            may
+        });
         Ok(Self {
             route: Arc::clone(route),
             memory,
             url: Template::parse(&settings.url)?,
             signin: settings.signin.as_deref().map(Template::parse).transpose()?,
+            request_redirect: settings
+                .request_redirect
+                .as_deref()
+                .map(Template::parse)
+                .transpose()?,
             method,
-            settings: settings.clone(),
+            settings,
         })
     }
 
@@ -146,7 +160,8 @@ impl ForwardFilter {
         } else {
             self.settings.timeout
         };
-        let answer = client.ask(request, within, BODY_BYTES_MAX).await;
+        // Its status and fields decide; a body is of use only to a page that refuses.
+        let answer = client.ask_briefly(request, within, BODY_BYTES_MAX).await;
         let answer = answer.map_err(|error: ClientError| unavailable(&error))?;
         match answer.status() {
             status if status.is_success() => {
@@ -204,11 +219,13 @@ impl ForwardFilter {
         let original =
             format!("{}://{}{}", head.scheme.as_str(), head.authority(), head.path_and_query());
         let address = head.client.address.to_canonical().to_string();
+        let redirect = self.request_redirect.as_ref();
+        let redirect = redirect.map_or_else(|| head.path_and_query(), |it| it.fill(head));
         for (name, value) in [
             ("host", host.as_str()),
             ("x-original-url", original.as_str()),
             ("x-original-method", head.method.as_str()),
-            ("x-auth-request-redirect", &head.path_and_query()),
+            ("x-auth-request-redirect", &redirect),
             ("x-forwarded-for", address.as_str()),
             ("x-forwarded-host", head.authority()),
             ("x-forwarded-method", head.method.as_str()),

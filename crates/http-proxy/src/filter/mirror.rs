@@ -5,7 +5,7 @@
 //! too; what goes beyond is not mirrored, and counted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +21,8 @@ use crate::table::Mirror;
 const BODY_BYTES_MAX: usize = 256 * 1024;
 /// How much of an answer is read so that its connection can be used again.
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
+/// How much all bodies may take together that are being copied.
+const BODIES_BYTES_MAX: usize = 64 << 20;
 /// How many copies may be under way.
 const UNDER_WAY_MAX: usize = 256;
 /// How long a copy may take.
@@ -32,13 +34,15 @@ pub struct Mirrors {
     client: Arc<Client>,
     places: Arc<Semaphore>,
     dropped: AtomicU64,
+    /// Bytes of bodies that are being copied.
+    held: Arc<AtomicUsize>,
 }
 
 impl Mirrors {
     /// Mirrors by this client.
     pub fn new(client: Arc<Client>) -> Self {
         let places = Arc::new(Semaphore::new(UNDER_WAY_MAX));
-        Self { client, places, dropped: AtomicU64::new(0) }
+        Self { client, places, dropped: AtomicU64::new(0), held: Arc::default() }
     }
 
     /// How many copies were not made.
@@ -63,6 +67,33 @@ pub struct RequestCopy {
     wants_body: bool,
     body: Vec<u8>,
     too_long: bool,
+    /// Counts the body, as long as the copy lives.
+    held: Held,
+}
+
+/// A copy's part of the bytes that all copies take.
+#[derive(Debug)]
+struct Held {
+    all: Arc<AtomicUsize>,
+    own: usize,
+}
+
+impl Held {
+    /// Takes so much more; false if there is no room for it.
+    fn take(&mut self, bytes: usize) -> bool {
+        self.own += bytes;
+        self.all.fetch_add(bytes, Ordering::Relaxed) + bytes <= BODIES_BYTES_MAX
+    }
+
+    fn release(&mut self) {
+        self.all.fetch_sub(std::mem::take(&mut self.own), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.release();
+    }
 }
 
 impl MirrorFilter {
@@ -77,7 +108,7 @@ impl MirrorFilter {
     }
 
     /// Begins a copy of a request.
-    pub fn begin(&self, head: &RequestHead) -> RequestCopy {
+    pub fn begin(&self, head: &RequestHead, mirrors: &Mirrors) -> RequestCopy {
         let mut headers = head.headers.clone();
         headers.retain(|field| {
             let own = [Known::Host, Known::ContentLength, Known::Expect];
@@ -92,6 +123,7 @@ impl MirrorFilter {
             wants_body: self.body,
             body: Vec::new(),
             too_long: false,
+            held: Held { all: Arc::clone(&mirrors.held), own: 0 },
         }
     }
 }
@@ -102,9 +134,10 @@ impl RequestCopy {
         if !self.wants_body || self.too_long {
             return;
         }
-        if self.body.len() + piece.len() > BODY_BYTES_MAX {
+        if self.body.len() + piece.len() > BODY_BYTES_MAX || !self.held.take(piece.len()) {
             self.too_long = true;
             self.body = Vec::new();
+            self.held.release();
         } else {
             self.body.extend_from_slice(piece);
         }
@@ -122,11 +155,12 @@ impl RequestCopy {
         *request.uri_mut() = uri;
         *request.headers_mut() = self.headers.to_map();
         let client = Arc::clone(&mirrors.client);
+        let held = self.held;
         tokio::spawn(async move {
             if let Err(error) = client.ask(request, WITHIN, ANSWER_BYTES_MAX).await {
                 tracing::debug!(%error, "a mirror did not answer");
             }
-            drop(place);
+            drop((place, held));
         });
     }
 }

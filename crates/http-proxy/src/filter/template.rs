@@ -50,6 +50,33 @@ pub struct Template {
 )]
 pub struct UnknownName(pub String);
 
+/// How much of an unknown name is repeated: it is somebody's text, and goes into logs.
+const SHOWN_CHARS_MAX: usize = 60;
+
+impl UnknownName {
+    fn new(name: &str) -> Self {
+        let mut shown: String =
+            name.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
+        if name.chars().nth(SHOWN_CHARS_MAX).is_some() {
+            shown.push('…');
+        }
+        Self(shown)
+    }
+}
+
+/// Who chooses the host of an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Leads {
+    /// Who wrote the address.
+    AsWritten,
+    /// The request, by its host.
+    ToRequestedHost,
+    /// The request, by its host and port: a client may write any port.
+    ToRequestedPort,
+    /// The client, by what it likes.
+    Anywhere,
+}
+
 impl Name {
     fn parse(name: &str) -> Option<Self> {
         Some(match name {
@@ -126,7 +153,7 @@ impl Template {
                 let word = |c: char| !c.is_ascii_alphanumeric() && c != '_';
                 after.split_at(after.find(word).unwrap_or(after.len()))
             });
-            let parsed = Name::parse(name).ok_or_else(|| UnknownName(name.to_owned()))?;
+            let parsed = Name::parse(name).ok_or_else(|| UnknownName::new(name))?;
             pieces.push(Piece::Name(parsed));
             rest = more;
         }
@@ -166,25 +193,33 @@ impl Template {
         out
     }
 
-    /// Whether the host of the address is the writer's or the request's own, and nothing that a client
-    /// can choose beyond that.
-    pub fn leads_where_written(&self) -> bool {
+    /// Who chooses the host of the address. The request's own host is the writer's only on a route of
+    /// one host: on any other a client can write there what it likes.
+    pub fn leads(&self) -> Leads {
         let mut before = String::new();
+        let mut leads = Leads::AsWritten;
         for piece in &self.pieces {
             // A path from the root, or behind `https://host/`: all that follows is path and query.
             let within_path = before.starts_with('/') && !before.starts_with("//");
             if within_path || before.matches('/').count() >= 3 {
-                return true;
+                return leads;
             }
             match piece {
                 Piece::Text(text) => before.push_str(text),
-                Piece::Name(Name::Scheme | Name::Host | Name::Authority) => before.push('x'),
+                Piece::Name(Name::Scheme) => before.push('x'),
+                Piece::Name(name @ (Name::Host | Name::Authority)) => {
+                    let host_only = *name == Name::Host;
+                    let to =
+                        if host_only { Leads::ToRequestedHost } else { Leads::ToRequestedPort };
+                    leads = leads.max(to);
+                    before.push('x');
+                }
                 // These begin with a slash.
                 Piece::Name(Name::RequestUri | Name::Path) => before.push('/'),
-                Piece::Name(_) => return false,
+                Piece::Name(_) => return Leads::Anywhere,
             }
         }
-        true
+        leads
     }
 }
 

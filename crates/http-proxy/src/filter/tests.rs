@@ -148,6 +148,54 @@ fn requests_at_once_are_counted_as_long_as_they_last() {
 }
 
 #[test]
+fn who_is_excepted_may_have_as_many_at_once_as_it_likes() {
+    let policy = Policy {
+        connections_max: Some(1),
+        connections_except: vec!["192.0.2.0/24".parse().unwrap()],
+        ..Policy::default()
+    };
+    let (route, filters) = (route(policy), filters());
+    let mut held = [Passed::default(), Passed::default(), Passed::default()];
+    for passed in &mut held[..2] {
+        assert!(matches!(route.check(&filters, &request(), passed), Next::Go));
+    }
+    let mut other = request();
+    other.client.address = "198.51.100.1".parse().unwrap();
+    assert!(matches!(route.check(&filters, &other, &mut held[2]), Next::Go));
+    assert_eq!(status(&route, &filters, &other), Some(429));
+}
+
+#[test]
+fn what_tells_where_a_message_ends_is_not_edited() {
+    let set = |name: &str| HeaderEdit::Set(name.into(), "0".into());
+    let names = ["Content-Length", "transfer-encoding", "Host", "Connection", "TE", "Upgrade"];
+    let mut edits: Vec<_> = names.iter().map(|name| set(name)).collect();
+    edits.extend(names.iter().map(|name| HeaderEdit::Remove((*name).into())));
+    edits.extend([HeaderEdit::Add("Content-Length".into(), "7".into()), set("X-Own")]);
+    let mut headers = Headers::new();
+    headers.push("Content-Length", "5");
+    edit(&edits, &mut headers);
+    let all: Vec<_> = headers.iter().map(|field| (field.name, field.value)).collect();
+    assert_eq!(all, [("Content-Length", &b"5"[..]), ("X-Own", b"0")]);
+}
+
+#[test]
+fn a_client_does_not_say_what_certificate_it_has() {
+    let with_all = |trusted| {
+        let mut head = request();
+        head.client.trusted = trusted;
+        for name in client_cert::FIELDS {
+            assert!(head.headers.push(name.to_ascii_uppercase(), "SUCCESS"));
+        }
+        route(Policy::default()).edit_request(&Passed::default(), &mut head);
+        head.headers.len()
+    };
+    assert_eq!(with_all(false), 0, "there is no client_tls on the route");
+    // A proxy that we trust may have asked for it.
+    assert_eq!(with_all(true), client_cert::FIELDS.len());
+}
+
+#[test]
 fn a_connection_for_another_certificate_is_misdirected() {
     let store = Arc::new(CertificateStore::new().unwrap());
     let (chain, key) = crate::tls::certificate::tests::pem_for(&["shop.org", "www.shop.org"]);
@@ -226,6 +274,7 @@ fn what_an_authenticating_server_does_not_say_the_client_does_not_say_either() {
         signin_redirect_param: "".into(),
         response_headers: vec!["X-User".into(), "X-Groups".into()],
         set_headers: Vec::new(),
+        request_redirect: None,
         always_set_cookie: false,
         cache: Duration::ZERO,
         cache_key: None,

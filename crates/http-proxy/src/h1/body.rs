@@ -159,6 +159,8 @@ impl Chunked {
 /// Whether a field may come after the body: not if it says how to read, route or authorise it.
 pub fn may_trail(known: Known) -> bool {
     !known.is_hop_by_hop()
+        && !known.is_forwarding()
+        && !known.is_client_certificate()
         && !matches!(
             known,
             Known::Host
@@ -171,11 +173,9 @@ pub fn may_trail(known: Known) -> bool {
                 | Known::SetCookie
                 | Known::CacheControl
                 | Known::Expect
-                | Known::Forwarded
-                | Known::XForwardedFor
-                | Known::XForwardedHost
-                | Known::XForwardedProto
-                | Known::XForwardedPort
+                | Known::Proxy
+                | Known::Via
+                | Known::XRequestId
         )
 }
 

@@ -129,6 +129,8 @@ pub fn request(
     limits: &HeadLimits,
     head: &mut RequestHead,
 ) -> Result<RequestFraming, ErrorKind> {
+    // First: a head that cannot be read must not leave another's there.
+    head.clear();
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut parsed = httparse::Request::new(&mut []);
     let outcome = parsed.parse_with_uninit_headers(bytes, &mut fields);
@@ -138,7 +140,6 @@ pub fn request(
         Err(httparse::Error::TooManyHeaders) => return Err(ErrorKind::HeaderTooLarge),
         Err(error) => return Err(ErrorKind::BadRequest(reason(error))),
     }
-    head.clear();
     let target = parsed.path.unwrap_or_default();
     if target.len() > limits.target_bytes_max {
         return Err(ErrorKind::UriTooLong);
@@ -167,6 +168,8 @@ fn request_fields(
     let mut options = ConnectionOptions::default();
     let mut length = None;
     let (mut chunked, mut host, mut upgrade, mut expects_continue) = (false, false, false, false);
+    // Whether a protocol is offered that would carry requests past us unseen; then none is.
+    let mut hidden = false;
     for field in fields {
         let (name, value) = (field.name.as_bytes(), field.value);
         let known = Known::of(name);
@@ -193,8 +196,12 @@ fn request_fields(
                 continue;
             }
             Known::Connection => options.read(value),
-            // h2c is not offered: an upgrade to it would carry requests past us unseen.
-            Known::Upgrade => upgrade = !value.eq_ignore_ascii_case(b"h2c"),
+            Known::Upgrade => {
+                for protocol in protocols(value) {
+                    upgrade = true;
+                    hidden |= is_http(protocol);
+                }
+            }
             Known::Expect => {
                 if !value.eq_ignore_ascii_case(b"100-continue") {
                     return Err(ErrorKind::ExpectationFailed);
@@ -219,7 +226,7 @@ fn request_fields(
         None | Some(0) => BodyLength::None,
         Some(length) => BodyLength::Fixed(length),
     };
-    let upgrade = upgrade && options.upgrade && !old;
+    let upgrade = upgrade && options.upgrade && !old && !hidden;
     if upgrade && body != BodyLength::None {
         return Err(ErrorKind::BadRequest("an upgrade with a body"));
     }
@@ -233,6 +240,45 @@ fn request_fields(
     })
 }
 
+/// The protocols that an `Upgrade` field names.
+fn protocols(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let names = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    names.filter(|name| !name.is_empty())
+}
+
+/// Whether a protocol is HTTP again, in whatever version, or what may have HTTP within.
+fn is_http(protocol: &[u8]) -> bool {
+    let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
+    [&b"h2c"[..], b"h2", b"http", b"tls"].iter().any(|own| own.eq_ignore_ascii_case(name))
+}
+
+/// Whether all that an endpoint changes to is something that the client has asked for.
+pub fn is_offered(request: &Headers, response: &Headers) -> bool {
+    let mut told = response.get_all_known(Known::Upgrade).flat_map(protocols).peekable();
+    let offered = |name: &[u8]| {
+        let mut asked = request.get_all_known(Known::Upgrade).flat_map(protocols);
+        asked.any(|own| own.eq_ignore_ascii_case(name))
+    };
+    told.peek().is_some() && told.all(offered)
+}
+
+/// What the first line of a head says that cannot be read further, for whoever looks for it in a log:
+/// method and target, or `-` where there is none.
+pub fn request_line(bytes: &[u8], limits: &HeadLimits, head: &mut RequestHead) {
+    let bytes = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = &line[..line.len().min(METHOD_BYTES_MAX + 1 + limits.target_bytes_max)];
+    let mut words = line.split(|byte| *byte == b' ').map(<[u8]>::trim_ascii);
+    let method = words.next().filter(|word| word.len() <= METHOD_BYTES_MAX).unwrap_or_default();
+    let method = Method::from_bytes(method).or_else(|_| Method::from_bytes(b"-"));
+    head.method = method.unwrap_or_default();
+    let target = words.next().and_then(|word| std::str::from_utf8(word).ok());
+    if target.is_none_or(|target| head.set_target(target).is_err()) {
+        head.set_path("-");
+        head.set_query(None);
+    }
+}
+
 /// Whether a name has an underscore. To CGI, WSGI and their like `X_User` is `X-User`, so with such a
 /// name a client could say what only we or an authenticating server may. They are dropped, as nginx
 /// does; so is `Proxy`, which the same programs take for `HTTP_PROXY`.
@@ -240,7 +286,8 @@ pub fn is_ambiguous(name: &[u8]) -> bool {
     memchr::memchr(b'_', name).is_some()
 }
 
-fn content_length(value: &[u8]) -> Result<u64, ErrorKind> {
+/// Reads a length: digits, and nothing else.
+pub fn content_length(value: &[u8]) -> Result<u64, ErrorKind> {
     let digits = !value.is_empty() && value.len() <= 18 && value.iter().all(u8::is_ascii_digit);
     let bad = ErrorKind::BadRequest("bad Content-Length");
     if !digits {

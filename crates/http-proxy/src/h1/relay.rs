@@ -18,8 +18,8 @@ use super::parse::{self, BodyLength, RequestFraming, ResponseFraming};
 use super::timer::{Timer, after};
 use super::write::{self, ResponseForm};
 use crate::error::{ErrorKind, ProxyError};
-use crate::head::{Known, RequestHead, ResponseHead};
-use crate::table::Timeouts;
+use crate::head::{RequestHead, ResponseHead};
+use crate::table::{Policy, Timeouts};
 
 /// How much of a body is put together for one write.
 const PIECE_BYTES: usize = 32 << 10;
@@ -86,14 +86,15 @@ enum Stage {
 }
 
 /// What a try may take.
-#[derive(Clone, Copy)]
 pub(crate) struct Bounds<'a> {
-    pub(crate) timeouts: &'a Timeouts,
+    /// The deadline, kept with the endpoint's connection: those are used again and again, while a
+    /// client's may have one request only.
+    pub(crate) timer: &'a mut Timer,
+    pub(crate) policy: &'a Policy,
     /// When the try began.
     pub(crate) begun: Instant,
     /// When the whole request must be over.
     pub(crate) overall: Option<Instant>,
-    pub(crate) body_bytes_max: Option<u64>,
 }
 
 /// One try of one request.
@@ -104,6 +105,8 @@ pub(crate) struct Relay<'a, S, U, R> {
     pub(crate) respond: &'a mut R,
     pub(crate) from_upstream: Buffer,
     framing: RequestFraming,
+    timer: &'a mut Timer,
+    policy: &'a Policy,
     timeouts: &'a Timeouts,
     /// The time, as long as nothing was waited for.
     now: Option<Instant>,
@@ -149,7 +152,7 @@ where
         framing: RequestFraming,
         bounds: Bounds<'a>,
     ) -> Self {
-        let Bounds { timeouts, begun, overall, body_bytes_max } = bounds;
+        let Bounds { timer, policy, begun, overall } = bounds;
         exchange.to_client.clear();
         Self {
             client,
@@ -158,10 +161,12 @@ where
             respond,
             from_upstream: Buffer::default(),
             framing,
-            timeouts,
+            timer,
+            policy,
+            timeouts: &policy.timeouts,
             now: Some(begun),
             overall,
-            body_left: body_bytes_max.unwrap_or(u64::MAX),
+            body_left: policy.body_bytes_max.unwrap_or(u64::MAX),
             request_body: Decoder::new(framing.body),
             sent: 0,
             request_read: framing.body == BodyLength::None,
@@ -207,7 +212,7 @@ where
                 self.progress = false;
                 self.set_timer();
             }
-            if self.client.timer.poll_expired(cx) {
+            if self.timer.poll_expired(cx) {
                 return Poll::Ready(Err(self.expired()));
             }
         }
@@ -223,7 +228,7 @@ where
         };
         let now = self.now.take().unwrap_or_else(Instant::now);
         let at = after(now, wait);
-        self.client.timer.set(self.overall.map_or(at, |overall| overall.min(at)));
+        self.timer.set(self.overall.map_or(at, |overall| overall.min(at)));
     }
 
     /// Whether it is the endpoint that does not take what there is of the request.
@@ -313,7 +318,11 @@ where
             self.client.buffer.consume(used);
             if self.request_body.is_done() {
                 if self.framing.body == BodyLength::Chunked {
-                    write_end(out, self.request_body.trailers().as_ref());
+                    let mut trailers = self.request_body.trailers();
+                    if let Some(own) = &mut trailers {
+                        own.retain(|field| self.policy.may_trail(field.name));
+                    }
+                    write_end(out, trailers.as_ref());
                 }
                 self.request_read = true;
             }
@@ -487,7 +496,8 @@ where
 
     /// The endpoint agrees to another protocol. Only what was asked for can be agreed to.
     fn take_upgrade(&mut self) -> Result<Option<End>, ProxyError> {
-        if !self.framing.upgrade || !self.exchange.response.headers.contains(Known::Upgrade) {
+        let (asked, told) = (&self.exchange.request.headers, &self.exchange.response.headers);
+        if !self.framing.upgrade || !parse::is_offered(asked, told) {
             return Err(ErrorKind::BadResponse("an upgrade that nobody asked for").into());
         }
         write::interim(&mut self.exchange.to_client, &self.exchange.response);

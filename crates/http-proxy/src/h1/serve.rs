@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::{Method, StatusCode, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -27,6 +28,7 @@ use crate::proxy::forward::is_gateway_error;
 use crate::proxy::{Decision, Forwarding, HttpProxy, Outcome};
 use crate::reply::Reply;
 use crate::table::RetryOn;
+use crate::tls::Rewind;
 use crate::upstream::connect::Io;
 
 /// How much a client that was refused may still send before it is cut off: closing while bytes
@@ -50,6 +52,8 @@ thread_local! {
 /// Heads and memory for a request, that others have used before.
 pub(crate) fn take_exchange(client: &ClientInfo, scheme: Scheme) -> Box<Exchange> {
     let mut exchange = SPARES.with_borrow_mut(Vec::pop).unwrap_or_default();
+    // Whatever comes of reading the next head, nothing of another client's may be left.
+    exchange.request.clear();
     exchange.request.client.clone_from(client);
     exchange.request.scheme = scheme;
     exchange
@@ -90,20 +94,11 @@ pub async fn serve<S: Io>(
     scheme: Scheme,
     stop: Stop,
 ) {
-    let timeouts = proxy.settings().timeouts;
-    let now = Instant::now();
-    let client = Client {
-        io,
-        buffer: Buffer::default(),
-        // The first request of a connection is expected as soon as a head.
-        timer: Timer::new(after(now, timeouts.head)),
-    };
-    let mut connection =
-        Connection { proxy, client, info, scheme, stop, stopped: None, ended: None };
-    while connection.serve_one().await {}
+    Connection::new(proxy, io, &[], info, scheme, stop).serve().await;
 }
 
-struct Connection<S> {
+/// A client's connection.
+pub(crate) struct Connection<S> {
     proxy: Arc<HttpProxy>,
     client: Client<S>,
     info: ClientInfo,
@@ -127,13 +122,57 @@ enum Waited {
 }
 
 impl<S: Io> Connection<S> {
+    /// A connection of which `first` was read.
+    pub(crate) fn new(
+        proxy: Arc<HttpProxy>,
+        io: S,
+        first: &[u8],
+        info: ClientInfo,
+        scheme: Scheme,
+        stop: Stop,
+    ) -> Self {
+        let buffer = if first.is_empty() { Buffer::default() } else { Buffer::holding(first) };
+        // The first request of a connection is expected as soon as a head.
+        let timer = Timer::new(after(Instant::now(), proxy.settings().timeouts.head));
+        let client = Client { io, buffer, timer };
+        Self { proxy, client, info, scheme, stop, stopped: None, ended: None }
+    }
+
+    /// Whether the client's first bytes are these; `None` if too few came to tell.
+    pub(crate) async fn begins_with(&mut self, bytes: &[u8]) -> Option<bool> {
+        let room = self.proxy.settings().limits.head_bytes_max;
+        loop {
+            let first = self.client.buffer.filled();
+            if first.starts_with(bytes) {
+                return Some(true);
+            }
+            if !bytes.starts_with(first) {
+                return Some(false);
+            }
+            match self.fill(room, first.is_empty()).await {
+                Ok(Some(count)) if count > 0 => {}
+                _ => return None,
+            }
+        }
+    }
+
+    /// The connection, from its first byte that was not used.
+    pub(crate) fn into_io(self) -> Rewind<S> {
+        Rewind::with(Bytes::copy_from_slice(self.client.buffer.filled()), self.client.io)
+    }
+
+    /// Serves it until either side closes it.
+    pub(crate) async fn serve(mut self) {
+        while self.serve_one().await {}
+    }
+
     /// Serves one request; whether another may follow.
     async fn serve_one(&mut self) -> bool {
         let length = match self.wait_for_head().await {
             Waited::Head(length) => length,
             Waited::Over => return false,
             Waited::Refused(kind) => {
-                Box::pin(self.refuse(kind, None)).await;
+                Box::pin(self.refuse_unread(kind)).await;
                 return false;
             }
         };
@@ -147,6 +186,7 @@ impl<S: Io> Connection<S> {
                 self.handle(&mut exchange, framing, begun).await
             }
             Err(kind) => {
+                parse::request_line(head, limits, &mut exchange.request);
                 Box::pin(self.refuse(kind, None)).await;
                 self.observe_error(&exchange.request, kind, begun);
                 false
@@ -248,7 +288,11 @@ impl<S: Io> Connection<S> {
         match decision {
             // Asking decides.
             Decision::Ask(_) => false,
-            Decision::Forward(forwarding) if forwarding.needs_streams() && !framing.upgrade => {
+            // HTTP/2 has no such upgrade: there it is a request as any other.
+            Decision::Forward(forwarding)
+                if forwarding.needs_streams()
+                    && (!framing.upgrade || forwarding.upstream.is_multiplexed()) =>
+            {
                 Box::pin(self.forward_streamed(exchange, framing, &forwarding, begun)).await
             }
             Decision::Forward(forwarding) => {
@@ -281,6 +325,17 @@ impl<S: Io> Connection<S> {
 
     fn observe_error(&self, request: &RequestHead, kind: ErrorKind, begun: Instant) {
         self.proxy.observe(request, &Outcome::refused(kind, None, begun));
+    }
+
+    /// Refuses what never became a whole head: of it the first line is known, if anything is.
+    async fn refuse_unread(&mut self, kind: ErrorKind) {
+        let begun = Instant::now();
+        let mut exchange = take_exchange(&self.info, self.scheme);
+        let limits = &self.proxy.settings().limits;
+        parse::request_line(self.client.buffer.filled(), limits, &mut exchange.request);
+        self.refuse(kind, None).await;
+        self.observe_error(&exchange.request, kind, begun);
+        give_back(exchange);
     }
 
     /// Answers with an error and closes.
@@ -501,7 +556,7 @@ impl<S: Io> Connection<S> {
         state.ended = None;
         let begun = state.now.take().unwrap_or_else(Instant::now);
         let flight = Flight::begin(peer.clone(), clock::nanos(begun));
-        let connection = if let Some(connection) = upstream.reuse(&peer) {
+        let connection = if let Some(connection) = upstream.reuse(&peer, &exchange.request) {
             Ok(connection)
         } else {
             let within = policy.timeouts.connect;
@@ -510,12 +565,12 @@ impl<S: Io> Connection<S> {
         let mut connection = match connection {
             Ok(connection) => connection,
             Err(error) => {
-                state.report(&peer, true);
+                state.failed(&peer, &error, false);
                 return Attempt::Failed { error, repeatable: true };
             }
         };
         let reused = connection.reused;
-        let Ok(stream) = connection.stream() else {
+        let Ok((stream, timer)) = connection.parts() else {
             return Attempt::failed(ErrorKind::Internal("a connection without a stream").into());
         };
         exchange.to_upstream.clear();
@@ -539,12 +594,7 @@ impl<S: Io> Connection<S> {
             exchange,
             &mut respond,
             framing,
-            Bounds {
-                timeouts: &policy.timeouts,
-                begun: if reused { begun } else { Instant::now() },
-                overall,
-                body_bytes_max: policy.body_bytes_max,
-            },
+            Bounds { timer, policy, begun: if reused { begun } else { Instant::now() }, overall },
         );
         let end = relay.run().await;
         let repeatable = relay.can_repeat();
@@ -574,7 +624,8 @@ impl<S: Io> Connection<S> {
                 Attempt::Done { stays: false }
             }
             Ok(End::Refused { upstream_stays }) => {
-                state.report(&peer, true);
+                // Another endpoint is asked, but this one did answer.
+                state.report(&peer, is_gateway_error(&exchange.response));
                 if upstream_stays {
                     connection.keep(&peer, ended);
                 }

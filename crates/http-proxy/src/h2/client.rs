@@ -24,6 +24,7 @@ use crate::h1::timer::{Timer, after};
 use crate::head::{Known, RequestHead, ResponseHead};
 use crate::table::{Policy, Timeouts};
 use crate::upstream::Upstream;
+use crate::upstream::connect::Manner;
 
 /// How many requests share a connection before another is made.
 const STREAMS_MAX: u32 = 100;
@@ -44,6 +45,7 @@ struct Shared {
     active: AtomicU32,
     closed: AtomicBool,
     tls: bool,
+    manner: Manner,
 }
 
 /// A place on a connection.
@@ -75,17 +77,18 @@ impl H2Pool {
         within: Duration,
         request: &RequestHead,
     ) -> Result<Place, ProxyError> {
-        if let Some(place) = self.place(STREAMS_MAX) {
+        let fits = |manner: &Manner| manner.fits(upstream, request);
+        if let Some(place) = self.place(STREAMS_MAX, fits) {
             return Ok(place);
         }
         let made = tokio::time::timeout(within, async {
             let _one = self.making.lock().await;
-            if let Some(place) = self.place(STREAMS_MAX) {
+            if let Some(place) = self.place(STREAMS_MAX, fits) {
                 return Ok(place);
             }
-            if self.connections.lock().len() >= CONNECTIONS_MAX {
+            if self.is_full(fits) {
                 // The endpoint's own bound on streams makes them wait.
-                let place = self.place(STREAMS_MAX * 8);
+                let place = self.place(STREAMS_MAX * 8, fits);
                 return place.ok_or_else(|| ProxyError::unsent(ErrorKind::Overloaded));
             }
             self.open(upstream, peer, request).await
@@ -93,10 +96,34 @@ impl H2Pool {
         made.await.unwrap_or_else(|_| Err(ProxyError::unsent(ErrorKind::ConnectTimeout)))
     }
 
-    fn place(&self, streams_max: u32) -> Option<Place> {
+    /// Whether there may be no more connections. One that nobody uses and that does not do gives way.
+    fn is_full(&self, fits: impl Fn(&Manner) -> bool) -> bool {
+        let mut connections = self.connections.lock();
+        if connections.len() < CONNECTIONS_MAX {
+            return false;
+        }
+        let of_no_use =
+            |shared: &Arc<Shared>| shared.active.load(Relaxed) == 0 && !fits(&shared.manner);
+        let Some(at) = connections.iter().position(of_no_use) else { return true };
+        connections.remove(at);
+        false
+    }
+
+    /// Lets go of all. What runs there may finish.
+    pub(crate) fn clear(&self) {
+        self.connections.lock().clear();
+    }
+
+    /// Lets go of those that are closed.
+    fn sweep(&self) {
+        self.connections.lock().retain(|shared| !shared.closed.load(Relaxed));
+    }
+
+    fn place(&self, streams_max: u32, fits: impl Fn(&Manner) -> bool) -> Option<Place> {
         let mut connections = self.connections.lock();
         connections.retain(|shared| !shared.closed.load(Relaxed));
-        let free = connections.iter().min_by_key(|shared| shared.active.load(Relaxed))?;
+        let fitting = connections.iter().filter(|shared| fits(&shared.manner));
+        let free = fitting.min_by_key(|shared| shared.active.load(Relaxed))?;
         if free.active.load(Relaxed) >= streams_max {
             return None;
         }
@@ -130,6 +157,7 @@ impl H2Pool {
             active: AtomicU32::new(1),
             closed: AtomicBool::new(false),
             tls,
+            manner: connection.manner().clone(),
         });
         self.connections.lock().push(Arc::clone(&shared));
         let (watched, peer) = (Arc::downgrade(&shared), Arc::downgrade(peer));
@@ -150,7 +178,7 @@ impl H2Pool {
                         if none && (was_idle || gone) {
                             shared.closed.store(true, Relaxed);
                             if let Some(peer) = peer.upgrade() {
-                                drop(peer.h2.place(0));
+                                peer.h2.sweep();
                             }
                         }
                         was_idle = none;

@@ -5,7 +5,7 @@ use http::request::Parts;
 use http::{Method, Request, Response, Uri, Version};
 
 use crate::error::ErrorKind;
-use crate::h1::parse::{BodyLength, HeadLimits, is_ambiguous};
+use crate::h1::parse::{BodyLength, HeadLimits, content_length, is_ambiguous};
 use crate::h1::write;
 use crate::head::target::check_authority;
 use crate::head::{Headers, Known, RequestHead, ResponseHead};
@@ -41,6 +41,13 @@ pub fn request_head(
         return Err(ErrorKind::UriTooLong);
     }
     head.set_target(target).map_err(|_| ErrorKind::BadRequest("bad path"))?;
+    if let Some(length) = parts.headers.get(http::header::CONTENT_LENGTH) {
+        // h2 has checked the first against the body; an HTTP/1.1 endpoint may go by another.
+        let all = parts.headers.get_all(http::header::CONTENT_LENGTH).iter().count();
+        if all > 1 || content_length(length.as_bytes()).is_err() {
+            return Err(ErrorKind::BadRequest("bad Content-Length"));
+        }
+    }
     let mut cookies = Vec::new();
     for (name, value) in &parts.headers {
         let bytes = value.as_bytes();

@@ -195,7 +195,6 @@ fn handle(
     let (parts, receive) = request.into_parts();
     let mut exchange = take_exchange(&session.info, session.scheme);
     let head = &mut exchange.request;
-    head.clear();
     let websocket = convert::is_websocket(&parts);
     let read = convert::request_head(&parts, &session.proxy.settings().limits, head);
     let read = read.and_then(|()| match (head.method == Method::CONNECT, websocket) {

@@ -13,7 +13,7 @@ use crate::error::{ErrorKind, ProxyError};
 use crate::h1::parse::{self, BodyLength, ResponseFraming};
 use crate::h1::timer::after;
 use crate::h1::write;
-use crate::head::{Known, RequestHead, ResponseHead};
+use crate::head::{RequestHead, ResponseHead};
 use crate::proxy::attempts::Attempts;
 use crate::proxy::forward::is_gateway_error;
 use crate::table::UpstreamProtocol;
@@ -70,7 +70,7 @@ async fn try_once(
     let mut connection = match connected {
         Ok(connection) => connection,
         Err(error) => {
-            attempts.report(&peer, true);
+            attempts.failed(&peer, &error, false);
             return Err(error);
         }
     };
@@ -123,8 +123,9 @@ async fn ask(
                 parse::remove_named(&mut head.headers);
             }
             let switching = head.status == StatusCode::SWITCHING_PROTOCOLS;
-            if switching && !head.headers.contains(Known::Upgrade) {
-                return Err(ErrorKind::BadResponse("an upgrade to nothing").into());
+            if switching && !parse::is_offered(&request.headers, &head.headers) {
+                let unasked = "an upgrade that nobody asked for";
+                return Err(ErrorKind::BadResponse(unasked).into());
             }
             if switching || !head.status.is_informational() {
                 return Ok((head, framing, input));

@@ -63,6 +63,10 @@ known! {
     SecWebsocketKey = "sec-websocket-key",
     Server = "server",
     SetCookie = "set-cookie",
+    SslClientCert = "ssl-client-cert",
+    SslClientIssuerDn = "ssl-client-issuer-dn",
+    SslClientSubjectDn = "ssl-client-subject-dn",
+    SslClientVerify = "ssl-client-verify",
     Te = "te",
     Traceparent = "traceparent",
     Tracestate = "tracestate",
@@ -131,7 +135,7 @@ impl Known {
     }
 
     /// The name in lower case; empty for [`Known::Other`].
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         NAMES[self as usize]
     }
 
@@ -150,6 +154,17 @@ impl Known {
                 | Self::XForwardedSsl
                 | Self::XRealIp
                 | Self::XScheme
+        )
+    }
+
+    /// Whether the field says what certificate the client has. Only we may, or a proxy that is trusted.
+    pub fn is_client_certificate(self) -> bool {
+        matches!(
+            self,
+            Self::SslClientCert
+                | Self::SslClientIssuerDn
+                | Self::SslClientSubjectDn
+                | Self::SslClientVerify
         )
     }
 

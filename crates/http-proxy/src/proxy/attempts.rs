@@ -123,7 +123,10 @@ impl<'a> Attempts<'a> {
     /// Whether the request may be sent once more after this failure, by safety, policy and budget.
     pub(crate) fn may_try_again(&mut self, method: &Method, error: &ProxyError) -> bool {
         let retry = &self.forwarding.route.route.policy.retry;
+        // The head was sent and answered with something: as safe as a connection that broke.
+        let unreadable = matches!(error.kind, ErrorKind::BadResponse(_)) && retry.on.invalid_header;
         let safe = match error.retry {
+            RetryHint::Never if unreadable => self.forwarding.may_repeat(method),
             RetryHint::Never => false,
             RetryHint::Unsent => true,
             RetryHint::Idempotent => self.forwarding.may_repeat(method),

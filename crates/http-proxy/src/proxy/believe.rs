@@ -15,7 +15,7 @@ use crate::head::{Headers, Known, RequestHead, Scheme};
 const HOPS_MAX: usize = 64;
 
 /// Takes a trusted peer's word for who the client is and how it came.
-pub(super) fn believe(trusted: &[IpNet], request: &mut RequestHead) {
+pub(crate) fn believe(trusted: &[IpNet], request: &mut RequestHead) {
     request.client.trusted = is_within(trusted, request.client.peer.ip());
     if !request.client.trusted {
         return;

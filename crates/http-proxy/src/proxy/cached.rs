@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::Method;
+use http::{Method, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
 
@@ -119,6 +119,10 @@ impl Forwarding {
         let Reply { mut head, body, .. } = reply;
         self.edit_stored(request, &mut head);
         if request.method == Method::HEAD {
+            if head.status == StatusCode::NOT_MODIFIED {
+                // Its length would be the stored response's (RFC 9110 §8.6), which nobody asked for.
+                return (head, body::empty());
+            }
             head.headers.set("content-length", body.len().to_string());
             return (head, body::empty());
         }
@@ -151,7 +155,13 @@ impl http_body::Body for Kept {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         match &frame {
             Poll::Ready(Some(Ok(frame))) => match (frame.data_ref(), &mut self.writer) {
-                (Some(data), Some(writer)) => writer.push(data),
+                (Some(data), Some(own)) => {
+                    own.push(data);
+                    // Who knows that this was the last piece does not ask for another.
+                    if self.body.is_end_stream() {
+                        finish(&mut self.writer);
+                    }
+                }
                 // Trailers come last.
                 (None, writer) => finish(writer),
                 (Some(_), None) => {}
@@ -164,8 +174,9 @@ impl http_body::Body for Kept {
         frame
     }
 
+    /// Not before it is kept: who is told does not ask any more.
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.writer.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -12,7 +12,7 @@ use crate::cache::{KeyParts, Keyed};
 use crate::clock;
 use crate::error::ErrorKind;
 use crate::filter::{Next, Passed};
-use crate::head::{Known, RequestHead, ResponseHead, cookie};
+use crate::head::{Known, RequestHead, ResponseHead, Scheme, cookie};
 use crate::reply::Reply;
 use crate::router::Compiled;
 use crate::table::{Action, Balance, HashKey};
@@ -156,7 +156,7 @@ impl HttpProxy {
         let Some(upstream) = route.choose(request, clock::chance() as u32) else {
             return Decision::Refuse(ErrorKind::NoEndpoint, Some(Arc::clone(route)));
         };
-        let (key, sticky) = pick_by(upstream, request);
+        let (key, sticky) = pick_by(route, upstream, request);
         let keyed = policy.cache.as_ref().and_then(|_| cache_key(route, upstream, request));
         let forwarding = Forwarding {
             route: RouteInUse::new(route),
@@ -198,9 +198,14 @@ fn cache_key(route: &Compiled, upstream: &Upstream, request: &RequestHead) -> Op
 }
 
 /// What a backend's choice of an endpoint goes by.
-fn pick_by(upstream: &Upstream, request: &RequestHead) -> (u64, Option<String>) {
+fn pick_by(
+    route: &Compiled,
+    upstream: &Arc<Upstream>,
+    request: &RequestHead,
+) -> (u64, Option<String>) {
     let settings = upstream.settings();
-    let sticky = settings.sticky.as_ref();
+    let keeper = route.keeper(upstream).settings();
+    let sticky = keeper.sticky.as_ref();
     let sticky = sticky.and_then(|sticky| cookie(&request.headers, &sticky.cookie));
     let Balance::Hash(key) = &settings.balance else { return (0, sticky.map(str::to_owned)) };
     let key = match key {
@@ -218,7 +223,7 @@ impl Forwarding {
     /// The last edits of a response that came from this endpoint.
     pub fn edit_response(&self, request: &RequestHead, response: &mut ResponseHead, peer: &Peer) {
         self.route.filters.edit_response(&self.passed, request, response);
-        let settings = self.upstream.settings();
+        let settings = self.route.keeper(&self.upstream).settings();
         // Who was elsewhere only because its own endpoint failed comes back to it, unless asked otherwise.
         let keeps = |cookie: &str| {
             cookie == peer.cookie()
@@ -228,7 +233,9 @@ impl Forwarding {
         if let Some(sticky) = &settings.sticky
             && !self.sticky.as_deref().is_some_and(keeps)
         {
-            response.headers.push_known(Known::SetCookie, set_cookie(sticky, peer.cookie()));
+            response
+                .headers
+                .push_known(Known::SetCookie, set_cookie(sticky, peer.cookie(), request.scheme));
         }
     }
 
@@ -288,7 +295,7 @@ impl Forwarding {
     }
 }
 
-fn set_cookie(sticky: &crate::table::Sticky, value: &str) -> String {
+fn set_cookie(sticky: &crate::table::Sticky, value: &str, scheme: Scheme) -> String {
     let mut text = format!("{}={value}; Path={}; HttpOnly", sticky.cookie, sticky.path);
     if let Some(domain) = &sticky.domain {
         let _ = write!(text, "; Domain={domain}");
@@ -296,10 +303,13 @@ fn set_cookie(sticky: &crate::table::Sticky, value: &str) -> String {
     if let Some(max_age) = sticky.max_age {
         let _ = write!(text, "; Max-Age={}", max_age.as_secs());
     }
-    if sticky.secure {
+    let secure = sticky.secure.unwrap_or(scheme == Scheme::Https);
+    if secure {
         text += "; Secure";
     }
-    if let Some(same_site) = &sticky.same_site {
+    // Browsers throw a cookie away that is for all sites and not secure.
+    let same_site = sticky.same_site.as_ref().filter(|it| secure || &***it != "None");
+    if let Some(same_site) = same_site {
         let _ = write!(text, "; SameSite={same_site}");
     }
     text

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::attempts::Attempts;
 use super::cached::kept;
+use super::told::without_told;
 use super::{Forwarding, HttpProxy};
 use crate::balance::Pick;
 use crate::balance::peer::Flight;
@@ -30,6 +31,7 @@ impl HttpProxy {
     ) -> Result<(ResponseHead, Body), ProxyError> {
         let forwarding = attempts.forwarding;
         let policy = &forwarding.route.route.policy;
+        let body = without_told(body, policy);
         let body = match &forwarding.route.filters.mirror {
             Some(mirror) => self.mirrored(mirror, request, body),
             None => body,
@@ -89,7 +91,7 @@ impl HttpProxy {
             let place = match place {
                 Ok(place) => place,
                 Err(error) => {
-                    attempts.report(&peer, true);
+                    attempts.failed(&peer, &error, false);
                     return Err((error, Some(body)));
                 }
             };
@@ -97,7 +99,7 @@ impl HttpProxy {
             let tried = self.attempt_multiplexed(exchange, &peer, request, attempts);
             return Box::pin(tried).await;
         }
-        let connection = if let Some(connection) = upstream.reuse(&peer) {
+        let connection = if let Some(connection) = upstream.reuse(&peer, request) {
             Ok(connection)
         } else {
             // Boxed: it is seldom, and every request would have to have room for it.
@@ -106,7 +108,7 @@ impl HttpProxy {
         let connection = match connection {
             Ok(connection) => connection,
             Err(error) => {
-                attempts.report(&peer, true);
+                attempts.failed(&peer, &error, false);
                 return Err((error, Some(body)));
             }
         };
@@ -118,7 +120,7 @@ impl HttpProxy {
                 attempts.answered = exchange.answered;
                 let refused =
                     attempts.retry_statuses().is_some_and(|on| on.status(response.status.as_u16()));
-                attempts.report(&peer, refused || attempts.blames(&response));
+                attempts.report(&peer, attempts.blames(&response));
                 if refused && let Some(body) = exchange.take_body() {
                     let kind = ErrorKind::BadResponse("refused by the route's retry policy");
                     return Err((ProxyError::idempotent(kind), Some(body)));
@@ -152,7 +154,7 @@ impl HttpProxy {
         attempts.answered = Some(Instant::now());
         let refused =
             attempts.retry_statuses().is_some_and(|on| on.status(response.status.as_u16()));
-        attempts.report(peer, refused || attempts.blames(&response));
+        attempts.report(peer, attempts.blames(&response));
         if refused && let Some(body) = exchange.take_body() {
             let kind = ErrorKind::BadResponse("refused by the route's retry policy");
             return Err((ProxyError::idempotent(kind), Some(body)));

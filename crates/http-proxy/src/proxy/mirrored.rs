@@ -23,7 +23,7 @@ impl HttpProxy {
         request: &RequestHead,
         body: Body,
     ) -> Body {
-        let copy = mirror.begin(request);
+        let copy = mirror.begin(request, &self.filters().mirrors);
         if body.is_end_stream() {
             copy.send(&self.filters().mirrors);
             return body;

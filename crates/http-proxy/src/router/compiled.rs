@@ -155,13 +155,30 @@ impl Compiled {
         })
     }
 
-    /// The backend for a request: a canary's if a rule says so, else by weight in turn. `chance` is a
-    /// random number.
+    /// The backend for a request: a canary's if a rule says so, else by weight in turn. A client that was
+    /// given an endpoint stays with its backend unless a field or cookie of a rule's decides. `chance` is
+    /// a random number.
     pub fn choose(&self, request: &RequestHead, chance: u32) -> Option<&Arc<Upstream>> {
-        for (place, rule) in self.route.policy.canary.iter().enumerate() {
-            let pattern = self.canary_patterns[place].as_ref();
-            if canary_takes(rule, pattern, request, chance) {
-                return self.canaries.get(place);
+        let rules = &self.route.policy.canary;
+        if !rules.is_empty() {
+            for (place, rule) in rules.iter().enumerate() {
+                let pattern = self.canary_patterns[place].as_ref();
+                if canary_is_named(rule, pattern, request) == Some(true) {
+                    return self.canaries.get(place);
+                }
+            }
+            let named = |place: usize| {
+                canary_is_named(&rules[place], self.canary_patterns[place].as_ref(), request)
+            };
+            let undecided = |place: &usize| named(*place).is_none();
+            if let Some(home) = self.home(request, &undecided) {
+                return Some(home);
+            }
+            for place in (0..rules.len()).filter(undecided) {
+                let rule = &rules[place];
+                if rule.weight > 0 && chance % rule.weight_total.max(1) < rule.weight {
+                    return self.canaries.get(place);
+                }
             }
         }
         if self.targets.len() <= 1 || self.weight_total == 0 {
@@ -177,6 +194,30 @@ impl Compiled {
             at -= u64::from(target.weight);
         }
         self.targets.last().map(|target| &target.upstream)
+    }
+
+    /// The backend with the endpoint that the client was given, of the canaries those that may take the
+    /// request by chance.
+    fn home(&self, request: &RequestHead, may: &dyn Fn(&usize) -> bool) -> Option<&Arc<Upstream>> {
+        let canaries = (0..self.canaries.len()).filter(may).filter_map(|at| self.canaries.get(at));
+        let all = self.targets.iter().map(|target| &target.upstream).chain(canaries);
+        all.into_iter().find(|upstream| {
+            let settings = self.keeper(upstream).settings();
+            let name = settings.sticky.as_ref().map(|sticky| &sticky.cookie);
+            let cookie = name.and_then(|name| crate::head::cookie(&request.headers, name));
+            cookie.is_some_and(|cookie| upstream.balancer.knows(cookie))
+        })
+    }
+
+    /// Whose settings say how clients are kept at a backend's endpoints: a canary's that says nothing
+    /// itself are those of what it is a canary of.
+    pub fn keeper<'a>(&'a self, upstream: &'a Arc<Upstream>) -> &'a Arc<Upstream> {
+        if self.canaries.is_empty() || upstream.settings().sticky.is_some() {
+            return upstream;
+        }
+        let is_canary = self.canaries.iter().any(|canary| Arc::ptr_eq(canary, upstream));
+        let main = self.targets.first().map(|target| &target.upstream);
+        main.filter(|_| is_canary).unwrap_or(upstream)
     }
 
     /// The path to ask the backend for, if it is another than the client's; a query may follow it.
@@ -226,36 +267,35 @@ fn expand(replacement: &str, captures: &regex::Captures<'_>, out: &mut String) {
     out.push_str(rest);
 }
 
-/// Whether a canary takes a request: the field decides, else the cookie, else chance.
-fn canary_takes(
+/// Whether a request says itself if it is for a canary: the field decides, else the cookie.
+fn canary_is_named(
     rule: &crate::table::CanaryRule,
     pattern: Option<&Regex>,
     request: &RequestHead,
-    chance: u32,
-) -> bool {
+) -> Option<bool> {
     if let Some(own) = rule.header.as_ref().and_then(|name| request.headers.get_str(name)) {
         if let Some(pattern) = pattern {
             if pattern.is_match(own) {
-                return true;
+                return Some(true);
             }
         } else if let Some(value) = &rule.header_value {
             if own == &**value {
-                return true;
+                return Some(true);
             }
         } else if own == "always" {
-            return true;
+            return Some(true);
         } else if own == "never" {
-            return false;
+            return Some(false);
         }
     }
     if let Some(own) =
         rule.cookie.as_ref().and_then(|name| crate::head::cookie(&request.headers, name))
     {
         match own {
-            "always" => return true,
-            "never" => return false,
+            "always" => return Some(true),
+            "never" => return Some(false),
             _ => {}
         }
     }
-    rule.weight > 0 && chance % rule.weight_total.max(1) < rule.weight
+    None
 }

@@ -259,6 +259,69 @@ fn canaries_take_by_header_then_cookie_then_weight() {
 }
 
 #[test]
+fn a_client_stays_with_the_backend_that_it_was_given() {
+    use crate::table::{Backend, Endpoint, Sticky};
+    let rule = CanaryRule {
+        backend: BackendId::new("canary"),
+        header: Some("x-canary".into()),
+        header_value: None,
+        header_pattern: None,
+        cookie: None,
+        weight: 50,
+        weight_total: 100,
+    };
+    let upstreams = Upstreams::default();
+    let backend = |id: &str, port: u16, sticky: Option<Sticky>| {
+        let endpoint = Endpoint::at(([127, 0, 0, 1], port).into());
+        Backend { sticky, ..Backend::new(id, vec![endpoint]) }
+    };
+    let sticky = Sticky {
+        cookie: "stay".into(),
+        path: "/".into(),
+        domain: None,
+        max_age: None,
+        secure: false,
+        same_site: None,
+        change_on_failure: false,
+    };
+    let cookie = |id: &str, own: Backend| {
+        let upstream = upstreams.get_or_new(&BackendId::new(id));
+        upstream.update(&own);
+        format!("stay={}", upstream.balancer.get_backends()[0].cookie())
+    };
+    let main = cookie("main", backend("main", 1, Some(sticky)));
+    // A canary's own Ingress seldom says how clients are kept.
+    let canary = cookie("canary", backend("canary", 2, None));
+    let mut router = Router::new();
+    let policy = Policy { canary: vec![rule], ..Policy::default() };
+    let own = Route { policy: Arc::new(policy), ..route("main", HostMatch::Any, prefix("/")) };
+    router.add_route(own, &upstreams).expect("a route");
+    let chosen = |fields: &[(&str, &str)], chance| {
+        let mut request = request("a", "/");
+        for (name, value) in fields {
+            assert!(request.headers.push(name, value));
+        }
+        let compiled = router.get_backend(&request).expect("a route");
+        compiled.choose(&request, chance).expect("one").id().to_string()
+    };
+    for chance in [0, 49, 50, 99] {
+        assert_eq!(chosen(&[("cookie", &main)], chance), "main", "{chance}");
+        assert_eq!(chosen(&[("cookie", &canary)], chance), "canary", "{chance}");
+        assert_eq!(chosen(&[("cookie", &canary), ("x-canary", "never")], chance), "main");
+        assert_eq!(chosen(&[("cookie", &main), ("x-canary", "always")], chance), "canary");
+    }
+    let rolled = |chance| if chance < 50 { "canary" } else { "main" };
+    for (chance, cookie) in [(0, ""), (99, ""), (0, "stay=0123"), (99, "stay=0123")] {
+        assert_eq!(chosen(&[("cookie", cookie)], chance), rolled(chance));
+    }
+    // And the canary's answers give the cookie of whoever it is a canary of.
+    let asked = request("a", "/");
+    let compiled = router.get_backend(&asked).expect("a route");
+    let keeper = compiled.keeper(&compiled.canaries[0]).settings();
+    assert_eq!(keeper.sticky.as_ref().map(|own| &*own.cookie), Some("stay"));
+}
+
+#[test]
 fn weights_are_kept_over_many_requests() {
     let mut own = route("a", HostMatch::Any, prefix("/"));
     own.action = crate::table::Action::Forward(vec![

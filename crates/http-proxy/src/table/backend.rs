@@ -134,9 +134,9 @@ pub struct Sticky {
     pub domain: Option<Arc<str>>,
     /// `Max-Age`; without it the cookie is the session's.
     pub max_age: Option<Duration>,
-    /// `Secure`.
-    pub secure: bool,
-    /// `SameSite`.
+    /// `Secure`; `None` is as the request came.
+    pub secure: Option<bool>,
+    /// `SameSite`; `None` among its values is left out where the cookie is not `Secure`.
     pub same_site: Option<Arc<str>>,
     /// Whether a failed request gives the client a new endpoint.
     pub change_on_failure: bool,

@@ -51,6 +51,8 @@ pub struct RetryOn {
     pub timeout: bool,
     /// These statuses, as bits: see [`RetryOn::with_status`].
     statuses: u16,
+    /// An answer whose head cannot be read.
+    pub invalid_header: bool,
     /// Also methods that are not idempotent (ingress-nginx' `non_idempotent`).
     pub non_idempotent: bool,
 }
@@ -80,7 +82,13 @@ impl RetryOn {
 
 impl Default for RetryOn {
     fn default() -> Self {
-        Self { connection: true, timeout: true, statuses: 0, non_idempotent: false }
+        Self {
+            connection: true,
+            timeout: true,
+            statuses: 0,
+            invalid_header: false,
+            non_idempotent: false,
+        }
     }
 }
 
@@ -225,6 +233,8 @@ pub struct ForwardAuth {
     pub response_headers: Vec<Arc<str>>,
     /// Fields to set on the question.
     pub set_headers: Vec<(Arc<str>, Arc<str>)>,
+    /// Its `X-Auth-Request-Redirect`, a text with names in it; `None` is the request's path and query.
+    pub request_redirect: Option<Arc<str>>,
     /// Whether its cookies are given to the client also when it refused.
     pub always_set_cookie: bool,
     /// How long its answer holds for the same request with the same credentials; zero never.
@@ -351,6 +361,20 @@ pub struct ErrorBackend {
     pub statuses: Vec<u16>,
 }
 
+impl Policy {
+    /// Whether a request may say this after its body. What only an authenticating server may tell it may
+    /// not: there nobody looks for a client's own.
+    pub(crate) fn may_trail(&self, name: &str) -> bool {
+        let told = |auth: &Auth| match auth {
+            Auth::Forward(settings) => {
+                settings.response_headers.iter().any(|own| own.eq_ignore_ascii_case(name))
+            }
+            Auth::Basic(_) | Auth::Deny(_) => false,
+        };
+        !self.auth.iter().any(told)
+    }
+}
+
 /// How a route's requests are treated.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Policy {
@@ -378,6 +402,8 @@ pub struct Policy {
     pub rates: Vec<RateLimit>,
     /// Requests under way per client address.
     pub connections_max: Option<u32>,
+    /// Whose requests under way are not counted.
+    pub connections_except: Vec<IpNet>,
     /// Client addresses that are let in.
     pub sources: SourceRanges,
     /// Who may; all of them hold.
@@ -396,6 +422,4 @@ pub struct Policy {
     pub error_backend: Option<ErrorBackend>,
     /// Whether requests are left out of the access log.
     pub log_off: bool,
-    /// The peers that may say who the client is, beside those of the whole proxy.
-    pub trusted_proxies: Vec<IpNet>,
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use super::Upstream;
 use crate::balance::Peer;
 use crate::error::{ErrorKind, ProxyError};
-use crate::h1::timer::Timer;
+use crate::h1::timer::{Timer, after};
 use crate::head::RequestHead;
 use crate::proxy_protocol::{self, Addresses, Version};
 use crate::table::{EndpointAddress, UpstreamProtocol};
@@ -102,15 +102,34 @@ pub struct Connection {
     pub(super) idle_since: Instant,
     /// Whether it has served a request before: then it may have been closed unnoticed.
     pub reused: bool,
+    /// How its backend was spoken to when it was made.
+    manner: Manner,
     /// The deadline of what its request waits for. Kept with the connection, because to make a timer
     /// for each request costs more than to move it; while nobody uses it, it may ring for nobody.
     timer: Timer,
 }
 
+/// What a connection is good for: a backend's settings as of some time and, where TLS asks for the name
+/// that the client does, the requests for that name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Manner {
+    era: u32,
+    server_name: Option<Box<str>>,
+}
+
+impl Manner {
+    /// Whether it does for a request by the settings of now.
+    pub(crate) fn fits(&self, upstream: &Upstream, request: &RequestHead) -> bool {
+        self.era == upstream.era.load(Acquire)
+            && self.server_name.as_deref().is_none_or(|name| name == request.host())
+    }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.upstream.connections.fetch_sub(1, Relaxed);
-        if self.upstream.pending.load(Relaxed) > 0 {
+        // In one order with what whoever waits does, or neither would see the other.
+        self.upstream.connections.fetch_sub(1, SeqCst);
+        if self.upstream.pending.load(SeqCst) > 0 {
             self.upstream.freed.notify_one();
         }
     }
@@ -120,6 +139,12 @@ impl Connection {
     /// What carries it.
     pub fn stream(&mut self) -> io::Result<&mut UpstreamStream> {
         self.stream.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// What carries it, and the deadline of what its request waits for.
+    pub(crate) fn parts(&mut self) -> io::Result<(&mut UpstreamStream, &mut Timer)> {
+        let stream = self.stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        Ok((stream, &mut self.timer))
     }
 
     /// Sets the deadline of what its request waits for.
@@ -164,9 +189,9 @@ impl Connection {
         self.stream.is_some()
     }
 
-    /// Gives it back, to be used again, unless its endpoint is gone.
+    /// Gives it back, to be used again, unless its endpoint is gone or spoken to otherwise by now.
     pub fn keep(mut self, peer: &Peer, now: Instant) {
-        if peer.is_removed() {
+        if peer.is_removed() || self.manner.era != self.upstream.era.load(Acquire) {
             return;
         }
         self.idle_since = now;
@@ -177,7 +202,7 @@ impl Connection {
         if settings.proxy_protocol.is_none() {
             peer.pool.put(self, settings.limits.idle_max);
         }
-        if upstream.pending.load(Relaxed) > 0 {
+        if upstream.pending.load(SeqCst) > 0 {
             upstream.freed.notify_one();
         }
     }
@@ -193,9 +218,9 @@ impl Drop for Pending<'_> {
 }
 
 impl Upstream {
-    /// An idle connection to the endpoint, if there is one.
-    pub fn reuse(&self, peer: &Peer) -> Option<Connection> {
-        peer.pool.take()
+    /// An idle connection to the endpoint that does for a request, if there is one.
+    pub fn reuse(&self, peer: &Peer, request: &RequestHead) -> Option<Connection> {
+        peer.pool.take(|connection| connection.manner.fits(self, request))
     }
 
     /// A connection to the endpoint: an idle one, else a new one within the bounds.
@@ -205,11 +230,18 @@ impl Upstream {
         within: Duration,
         request: &RequestHead,
     ) -> Result<Connection, ProxyError> {
-        if let Some(idle) = self.reuse(peer) {
+        if let Some(idle) = self.reuse(peer, request) {
             return Ok(idle);
         }
-        let dial = Dial::for_request(request);
-        match tokio::time::timeout(within, self.connect_untimed(peer, dial)).await {
+        let deadline = tokio::time::Instant::from_std(after(Instant::now(), within));
+        // Who never got a place says nothing about the endpoint.
+        let place = tokio::time::timeout_at(deadline, self.place(peer, request)).await;
+        let slot = match place.unwrap_or(Err(ProxyError::unsent(ErrorKind::Overloaded)))? {
+            Place::Idle(connection) => return Ok(connection),
+            Place::New(slot) => slot,
+        };
+        let opened = slot.open(peer, Dial::for_request(request));
+        match tokio::time::timeout_at(deadline, opened).await {
             Ok(connection) => connection,
             Err(_) => Err(ProxyError::unsent(ErrorKind::ConnectTimeout)),
         }
@@ -248,26 +280,29 @@ impl Upstream {
         matches!(protocol, UpstreamProtocol::H2c | UpstreamProtocol::HttpsH2(_))
     }
 
-    async fn connect_untimed(
+    /// A place among the backend's connections, as soon as there is one.
+    async fn place(
         self: &Arc<Self>,
         peer: &Peer,
-        dial: Dial<'_>,
-    ) -> Result<Connection, ProxyError> {
+        request: &RequestHead,
+    ) -> Result<Place, ProxyError> {
         let limits = self.settings().limits.clone();
         let mut waits = None;
         loop {
-            if let Some(idle) = self.reuse(peer) {
-                return Ok(idle);
+            if let Some(idle) = self.reuse(peer, request) {
+                return Ok(Place::Idle(idle));
             }
             if let Some(slot) = self.slot(limits.connections_max) {
-                return slot.open(peer, dial).await;
+                return Ok(Place::New(slot));
             }
             if waits.is_none() {
-                let before = self.pending.fetch_add(1, Relaxed);
+                let before = self.pending.fetch_add(1, SeqCst);
                 waits = Some(Pending(self));
                 if before >= limits.pending_max {
                     return Err(ProxyError::new(ErrorKind::Overloaded));
                 }
+                // What was freed until now was told to nobody.
+                continue;
             }
             // Idle connections to other endpoints hold places too.
             if self.balancer.get_backends().iter().any(|other| drop_one_idle(other)) {
@@ -281,28 +316,39 @@ impl Upstream {
     pub(super) async fn open_for_check(
         self: &Arc<Self>,
         peer: &Peer,
+        host: &str,
     ) -> Result<Connection, ProxyError> {
         let slot = self.slot(u32::MAX).ok_or(ErrorKind::Overloaded)?;
-        slot.open(peer, Dial::default()).await
+        slot.open(peer, Dial { host, ..Dial::default() }).await
     }
 
     /// A place for one more connection.
     fn slot(self: &Arc<Self>, connections_max: u32) -> Option<Connection> {
         let one_more = |count: u32| (count < connections_max).then_some(count + 1);
-        self.connections.fetch_update(Relaxed, Relaxed, one_more).ok()?;
+        self.connections.fetch_update(SeqCst, SeqCst, one_more).ok()?;
         let now = Instant::now();
         Some(Connection {
             stream: None,
             upstream: self.clone(),
             idle_since: now,
             reused: false,
+            // Before anything of the settings is looked at.
+            manner: Manner { era: self.era.load(Acquire), server_name: None },
             timer: Timer::new(now),
         })
     }
 }
 
 fn drop_one_idle(peer: &Peer) -> bool {
-    peer.pool.take().is_some()
+    peer.pool.take(|_| true).is_some()
+}
+
+/// A place among a backend's connections.
+enum Place {
+    /// With a connection that is there.
+    Idle(Connection),
+    /// With one that is to be made.
+    New(Connection),
 }
 
 /// On whose behalf a connection is made.
@@ -355,6 +401,7 @@ impl Connection {
                     }
                     UpstreamProtocol::Http1 | UpstreamProtocol::H2c => None,
                 };
+                self.manner.server_name = named.is_none().then(|| dial.host.into());
                 let name = match (named.unwrap_or(dial.host), peer.address()) {
                     ("", EndpointAddress::Socket(address)) => address.ip().to_string(),
                     ("", EndpointAddress::Name(name, _)) => name.to_string(),
@@ -367,6 +414,11 @@ impl Connection {
             }
         });
         Ok(self)
+    }
+
+    /// What it is good for.
+    pub(crate) fn manner(&self) -> &Manner {
+        &self.manner
     }
 
     /// Takes what carries it; the connection still counts until it is dropped.
@@ -424,7 +476,13 @@ impl AsyncWrite for Counted {
 /// Makes connections ahead where settings ask for it, one per endpoint and turn.
 pub(super) fn prewarm(upstream: &Arc<Upstream>) {
     let limits = upstream.settings().limits.clone();
+    // Whose name TLS would have to ask for is not known before a request is there.
+    let of_one_name = match &upstream.settings().protocol {
+        UpstreamProtocol::Https(tls) => tls.server_name.is_some(),
+        UpstreamProtocol::Http1 | UpstreamProtocol::H2c | UpstreamProtocol::HttpsH2(_) => true,
+    };
     if limits.prewarm == 0
+        || !of_one_name
         || upstream.is_multiplexed()
         || upstream.settings().proxy_protocol.is_some()
     {

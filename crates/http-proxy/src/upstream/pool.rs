@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -39,11 +39,13 @@ fn own_list() -> usize {
 impl Pool {
     /// How many idle connections there are.
     pub(crate) fn len(&self) -> u32 {
-        self.count.load(Relaxed)
+        // Whoever gives a connection back counts first and then looks who waits; who waits does it the
+        // other way round.
+        self.count.load(SeqCst)
     }
 
-    /// Takes the connection that was used last: it is the likeliest to be open still.
-    pub(crate) fn take(&self) -> Option<Connection> {
+    /// Takes the connection that was used last of those that fit: it is the likeliest to be open still.
+    pub(crate) fn take(&self, fits: impl Fn(&Connection) -> bool) -> Option<Connection> {
         if self.len() == 0 {
             return None;
         }
@@ -52,7 +54,12 @@ impl Pool {
         for step in 0..LISTS {
             let list = &lists[(own + step) % LISTS];
             loop {
-                let Some(mut connection) = list.lock().pop() else { break };
+                let taken = {
+                    let mut list = list.lock();
+                    // Usually the last.
+                    list.iter().rposition(&fits).map(|place| list.remove(place))
+                };
+                let Some(mut connection) = taken else { break };
                 self.count.fetch_sub(1, Relaxed);
                 if !connection.is_open() {
                     continue;
@@ -68,8 +75,8 @@ impl Pool {
 
     /// Keeps a connection for later, unless there are `idle_max` already.
     pub(crate) fn put(&self, connection: Connection, idle_max: u32) {
-        if self.len() < idle_max {
-            self.count.fetch_add(1, Relaxed);
+        let one_more = |count: u32| (count < idle_max).then_some(count + 1);
+        if self.count.fetch_update(SeqCst, SeqCst, one_more).is_ok() {
             self.lists.get_or_init(Box::default)[own_list()].lock().push(connection);
         }
     }

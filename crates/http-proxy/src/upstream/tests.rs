@@ -12,7 +12,9 @@ use super::{RetryBudget, Upstream, Upstreams};
 use crate::balance::{Peer, Pick};
 use crate::error::ErrorKind;
 use crate::head::RequestHead;
-use crate::table::{Backend, BackendId, Breaker, Endpoint, HealthCheck};
+use crate::table::{
+    Backend, BackendId, Breaker, Endpoint, HealthCheck, TableChange, UpstreamProtocol, UpstreamTls,
+};
 
 async fn listener() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
@@ -38,12 +40,15 @@ async fn a_connection_is_used_again_until_the_other_side_closes() {
     let (server, _) = listener.accept().await.expect("accept");
     assert!(!first.reused);
     first.keep(&peer, Instant::now());
-    let again = upstream.reuse(&peer).expect("idle");
+    let again = upstream.reuse(&peer, &RequestHead::new()).expect("idle");
     assert!(again.reused);
     again.keep(&peer, Instant::now());
     drop(server);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(upstream.reuse(&peer).is_none(), "a closed connection is not given out");
+    assert!(
+        upstream.reuse(&peer, &RequestHead::new()).is_none(),
+        "a closed connection is not given out"
+    );
     assert_eq!(upstream.connections(), 0);
 }
 
@@ -196,4 +201,151 @@ async fn connections_are_made_ahead_as_many_as_are_asked_for() {
     upstream.update(&Backend { limits, ..Backend::new("ns/web:80", vec![draining]) });
     tokio::time::sleep(super::TICK * 3).await;
     assert_eq!(upstream.balancer.get_backends()[0].pool.len(), 0);
+}
+
+#[tokio::test]
+async fn a_removed_backend_is_forgotten_when_nobody_leads_there() {
+    let (_listener, address) = listener().await;
+    let upstreams = Arc::new(Upstreams::default());
+    let (used, unused) = (BackendId::new("ns/used:80"), BackendId::new("ns/unused:80"));
+    let change = |backend: Option<Vec<Endpoint>>| TableChange {
+        backends: [&used, &unused]
+            .into_iter()
+            .map(|id| (id.clone(), backend.clone().map(|own| Backend::new(id.as_str(), own))))
+            .collect(),
+        ..TableChange::default()
+    };
+    let ids = || {
+        let mut ids: Vec<_> = upstreams.all().iter().map(|own| own.id().to_string()).collect();
+        ids.sort();
+        ids
+    };
+    // Without an endpoint, but of the table.
+    upstreams.apply(&change(Some(Vec::new())));
+    upstreams.forget_unused();
+    assert_eq!(ids().len(), 2);
+    upstreams.apply(&change(Some(vec![Endpoint::at(address)])));
+    // As a route does.
+    let route = upstreams.get_or_new(&used);
+    upstreams.apply(&change(None));
+    tokio::spawn(upstreams.clone().maintain());
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while ids().len() > 1 {
+        assert!(Instant::now() < deadline, "{:?}", ids());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(ids(), ["ns/used:80"]);
+    drop(route);
+    while !ids().is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", ids());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn who_waits_in_vain_for_a_place_says_nothing_about_the_endpoint() {
+    let (_listener, address) = listener().await;
+    let limits = Breaker { connections_max: 1, ..Breaker::default() };
+    let (upstream, peer) = upstream(address, limits);
+    let _only = upstream.connect_for(&peer, SECOND, &RequestHead::new()).await.expect("the first");
+    let within = Duration::from_millis(50);
+    let error = upstream.connect_for(&peer, within, &RequestHead::new()).await.expect_err("full");
+    assert_eq!((error.kind, error.side()), (ErrorKind::Overloaded, crate::Side::Proxy));
+    assert_eq!(upstream.pending(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_place_that_is_freed_while_somebody_begins_to_wait_is_not_lost() {
+    let (listener, address) = listener().await;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            drop(stream);
+        }
+    });
+    let limits = Breaker { connections_max: 1, ..Breaker::default() };
+    let (upstream, peer) = upstream(address, limits);
+    // Two who take turns: whoever misses the other's end waits for ever.
+    let turns = |_| {
+        let (upstream, peer) = (upstream.clone(), peer.clone());
+        tokio::spawn(async move {
+            for _ in 0..3_000 {
+                let within = Duration::from_mins(1);
+                let got = upstream.connect_for(&peer, within, &RequestHead::new()).await;
+                drop(got.expect("a place"));
+            }
+        })
+    };
+    for task in [(); 2].map(turns) {
+        task.await.expect("task");
+    }
+}
+
+#[tokio::test]
+async fn connections_of_another_manner_are_not_used() {
+    let (_listener, address) = listener().await;
+    let (upstream, peer) = upstream(address, Breaker::default());
+    let request = RequestHead::new();
+    let [idle, running] = [
+        upstream.connect_for(&peer, SECOND, &request).await.expect("connect"),
+        upstream.connect_for(&peer, SECOND, &request).await.expect("connect"),
+    ];
+    idle.keep(&peer, Instant::now());
+    let backend =
+        |protocol| Backend { protocol, ..Backend::new("ns/web:80", vec![Endpoint::at(address)]) };
+    let https = UpstreamProtocol::Https(UpstreamTls::default());
+    upstream.update(&backend(https));
+    assert!(upstream.reuse(&peer, &request).is_none());
+    running.keep(&peer, Instant::now());
+    assert!(upstream.reuse(&peer, &request).is_none(), "it was under way over the change");
+    assert_eq!(upstream.connections(), 0);
+    // What stays the same leaves them alone.
+    upstream.update(&backend(UpstreamProtocol::Http1));
+    let idle = upstream.connect_for(&peer, SECOND, &request).await.expect("connect");
+    idle.keep(&peer, Instant::now());
+    upstream.update(&backend(UpstreamProtocol::Http1));
+    assert!(upstream.reuse(&peer, &request).is_some());
+}
+
+#[tokio::test]
+async fn a_connection_that_was_made_in_one_hosts_name_serves_no_other() {
+    let made = rcgen::generate_simple_self_signed(vec!["a.example".to_owned()]).expect("rcgen");
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key.into())
+        .expect("a certificate");
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let (listener, address) = listener().await;
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            held.push(acceptor.accept(stream).await);
+        }
+    });
+    let (upstream, peer) = upstream(address, Breaker::default());
+    let tls = |server_name: Option<&str>| Backend {
+        protocol: UpstreamProtocol::Https(UpstreamTls {
+            server_name: server_name.map(Arc::from),
+            ..UpstreamTls::default()
+        }),
+        ..Backend::new("ns/web:80", vec![Endpoint::at(address)])
+    };
+    let of = |host: &str| {
+        let mut request = RequestHead::new();
+        request.set_authority(host);
+        request
+    };
+    for (server_name, shared) in [(None, false), (Some("inner.svc"), true)] {
+        upstream.update(&tls(server_name));
+        let within = Duration::from_secs(20);
+        let first = upstream.connect_for(&peer, within, &of("a.example")).await.expect("connect");
+        first.keep(&peer, Instant::now());
+        let other = upstream.reuse(&peer, &of("b.example"));
+        assert_eq!(other.is_some(), shared, "{server_name:?}");
+        drop(other);
+        assert_eq!(upstream.reuse(&peer, &of("a.example:8443")).is_some(), !shared);
+    }
 }

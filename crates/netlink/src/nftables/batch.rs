@@ -247,6 +247,15 @@ impl Batch {
         self.writer.end();
     }
 
+    /// Deletes one rule. It must be there.
+    pub fn delete_rule(&mut self, chain: &str, handle: u64) {
+        self.begin(numbers::DELETE_RULE, 0);
+        self.writer.put_str(rule::TABLE, &self.table);
+        self.writer.put_str(rule::CHAIN, chain);
+        self.writer.put_be64(rule::HANDLE, handle);
+        self.writer.end();
+    }
+
     /// Adds a rule at a chain's end.
     pub fn add_rule(&mut self, chain: &str, expressions: &[Expression], comment: Option<&str>) {
         self.begin(numbers::NEW_RULE, numbers::APPEND);

@@ -22,6 +22,15 @@ pub(crate) fn expressions(bytes: &[u8]) -> Option<Vec<Expression>> {
     Attributes(bytes).into_iter().map(|(_, value)| expression(Attributes(value))).collect()
 }
 
+/// The chain that the last step of a rule leads to, also where others of its steps are none that we know.
+pub(crate) fn leads_to(bytes: &[u8]) -> Option<String> {
+    let (_, last) = Attributes(bytes).into_iter().last()?;
+    match expression(Attributes(last))? {
+        Expression::Verdict(Verdict::Jump(chain) | Verdict::Goto(chain)) => Some(chain),
+        _ => None,
+    }
+}
+
 fn expression(attributes: Attributes<'_>) -> Option<Expression> {
     let name = attributes.str(rule::EXPRESSION_NAME)?;
     let at = attributes.nested(rule::EXPRESSION_DATA)?;
@@ -128,6 +137,7 @@ fn meta(at: Attributes<'_>) -> Option<Expression> {
         1 => MetaKey::EtherType,
         3 => MetaKey::Mark,
         6 => MetaKey::InputName,
+        7 => MetaKey::OutputName,
         16 => MetaKey::Protocol,
         21 => MetaKey::InputGroup,
         22 => MetaKey::OutputGroup,

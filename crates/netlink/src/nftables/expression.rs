@@ -87,6 +87,8 @@ pub enum MetaKey {
     Mark,
     /// The name of the interface that it came in by.
     InputName,
+    /// The name of the interface that it goes out by.
+    OutputName,
     /// Its transport protocol.
     Protocol,
     /// The group of the interface that it came in by.
@@ -101,6 +103,7 @@ impl MetaKey {
             Self::EtherType => 1,
             Self::Mark => 3,
             Self::InputName => 6,
+            Self::OutputName => 7,
             Self::Protocol => 16,
             Self::InputGroup => 21,
             Self::OutputGroup => 22,

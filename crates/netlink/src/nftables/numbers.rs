@@ -171,6 +171,7 @@ pub(crate) mod chain {
 pub(crate) mod rule {
     pub(crate) const TABLE: u16 = 1;
     pub(crate) const CHAIN: u16 = 2;
+    pub(crate) const HANDLE: u16 = 3;
     pub(crate) const EXPRESSIONS: u16 = 4;
     pub(crate) const USERDATA: u16 = 7;
     pub(crate) const LIST_ELEMENT: u16 = 1;

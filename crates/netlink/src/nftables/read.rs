@@ -34,6 +34,10 @@ pub struct ReadChain {
 pub struct ReadRule {
     /// Its chain.
     pub chain: String,
+    /// The kernel's number for it, by which it is removed.
+    pub handle: u64,
+    /// The chain that its last step leads to, whatever comes before that.
+    pub leads_to: Option<String>,
     /// Its comment, if it has one.
     pub comment: Option<String>,
     /// Its expressions; `None` if it has some that we never use.
@@ -343,10 +347,13 @@ fn read_chain(attributes: Attributes<'_>) -> Option<ReadChain> {
 }
 
 fn read_rule(attributes: Attributes<'_>) -> Option<ReadRule> {
+    let expressions = attributes.get(rule::EXPRESSIONS).unwrap_or_default();
     Some(ReadRule {
         chain: attributes.str(rule::CHAIN)?.to_owned(),
+        handle: attributes.be64(rule::HANDLE).unwrap_or(0),
+        leads_to: decode::leads_to(expressions),
         comment: attributes.get(rule::USERDATA).and_then(comment),
-        expressions: decode::expressions(attributes.get(rule::EXPRESSIONS).unwrap_or_default()),
+        expressions: decode::expressions(expressions),
     })
 }
 

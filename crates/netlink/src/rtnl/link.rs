@@ -227,19 +227,20 @@ impl BridgeVlan {
     }
 }
 
-/// Has a bridge tell the virtual networks of its ports apart.
+/// Has a bridge tell the virtual networks of its ports apart, or no longer.
 pub(super) fn write_vlan_filtering(
     writer: &mut Writer,
     flags: u16,
     sequence: u32,
     which: Which<'_>,
+    is_on: bool,
 ) {
     writer.begin(RTM_NEWLINK, flags, sequence, &which.header());
     which.put_name(writer);
     let info = writer.begin_nest(IFLA_LINKINFO);
     writer.put_str(INFO_KIND, "bridge");
     let data = writer.begin_nest(INFO_DATA);
-    writer.put_u8(BR_VLAN_FILTERING, 1);
+    writer.put_u8(BR_VLAN_FILTERING, u8::from(is_on));
     writer.end_nest(data);
     writer.end_nest(info);
     writer.end();
@@ -324,7 +325,7 @@ pub struct SetLink<'a> {
     pub mac: Option<Mac>,
     /// The group.
     pub group: Option<u32>,
-    /// The bridge that it hangs on.
+    /// The bridge that it hangs on; number 0 takes it off.
     pub master: Option<LinkIndex>,
     /// What it may do as a port of a bridge.
     pub port: Option<BridgePort>,

@@ -216,7 +216,7 @@ fn rules(family: Family, cluster: &Cluster<'_>, instances: &[Attachment]) -> Vec
         }
     }
     masquerade(is_ipv4, cluster, &mut rules);
-    apart(cluster.networks, &mut rules);
+    apart(is_ipv4, cluster, &mut rules);
     for side in ["src", "dst"] {
         rules.push(format!("-A TELAIO-POD-PASS -m devgroup --{side}-group {OUR_GROUPS} -j ACCEPT"));
     }
@@ -300,7 +300,8 @@ fn masquerade(is_ipv4: bool, cluster: &Cluster<'_>, rules: &mut Vec<String>) {
 
 /// Networks do not reach each other, unless they may. Connections whose destination was changed are meant: somebody published
 /// a port or a service.
-fn apart(networks: &[Network], rules: &mut Vec<String>) {
+fn apart(is_ipv4: bool, cluster: &Cluster<'_>, rules: &mut Vec<String>) {
+    let networks = cluster.networks;
     let chain = "-A TELAIO-POD-APART";
     rules.push(format!("{chain} -m conntrack --ctstate DNAT -j RETURN"));
     let mut pairs = Vec::new();
@@ -312,7 +313,7 @@ fn apart(networks: &[Network], rules: &mut Vec<String>) {
     }
     pairs.sort_unstable();
     pairs.dedup();
-    for (from, to) in pairs {
+    for (from, to) in &pairs {
         rules.push(format!(
             "{chain} -m devgroup --src-group {from:#x} --dst-group {to:#x} -j RETURN"
         ));
@@ -320,6 +321,19 @@ fn apart(networks: &[Network], rules: &mut Vec<String>) {
     rules.push(format!(
         "{chain} -m devgroup --src-group {OUR_GROUPS} --dst-group {OUR_GROUPS} -j DROP"
     ));
+    // Where routes lead to other nodes the link does not say whose network theirs belong to.
+    let others: Vec<String> =
+        cluster.others.iter().filter(|it| it.is_ipv4() == is_ipv4).map(with_length).collect();
+    let Some(carrier) = cluster.carrier.filter(|_| !others.is_empty()) else { return };
+    for (from, _) in pairs.iter().filter(|(_, to)| *to == carrier) {
+        for side in ["src", "dst"] {
+            rules.push(format!("{chain} -m devgroup --{side}-group {from:#x} -j RETURN"));
+        }
+    }
+    for other in others {
+        rules.push(format!("{chain} -d {other} -m devgroup --src-group {OUR_GROUPS} -j DROP"));
+        rules.push(format!("{chain} -s {other} -m devgroup --dst-group {OUR_GROUPS} -j DROP"));
+    }
 }
 
 fn cidrs(network: &Network, is_ipv4: bool) -> impl Iterator<Item = &IpCidr> {

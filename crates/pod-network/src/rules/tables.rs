@@ -60,6 +60,13 @@ pub(super) fn networks_batch(family: Family, cluster: &Cluster<'_>) -> Batch {
         masquerade_rules(networks, network, words, &mut |rule_| rule(SOURCE, rule_));
     }
     rule(ISOLATION, Words::other_networks_dropped());
+    // By the link to other nodes that is said by its group; where routes lead there it is not.
+    for length in cluster.lengths(family) {
+        let Some(carrier) = cluster.carrier else { continue };
+        for is_back in [false, true] {
+            rule(ISOLATION, words.strangers_to_cluster_dropped(length, carrier, is_back));
+        }
+    }
     rule(REDIRECTS, words.redirects_dropped());
     put_networks(&mut batch, networks);
     batch

@@ -101,7 +101,7 @@ fn an_instance_on_no_bridge_is_known_by_its_route_and_one_without_ports_has_none
 fn iptables_gets_the_same_as_text() {
     let (networks, instances) = ([network()], [instance()]);
     let others = ["10.2.0.0/24".parse().unwrap()];
-    let cluster = Cluster { networks: &networks, others: &others };
+    let cluster = Cluster::of(&networks, &others, Some("net"));
     let text = iptables::text(Family::Ip, &cluster, &instances, "");
     for line in [
         "-A TELAIO-POD-PORTS -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.1.0.2:80",
@@ -126,7 +126,7 @@ fn iptables_gets_the_same_as_text() {
 fn iptables_chains_are_led_to_once_and_removed_with_what_leads_there() {
     let there = "*filter\n:FORWARD DROP [0:0]\n:TELAIO-POD-APART - [0:0]\n:OTHER - [0:0]\n\
                  -A FORWARD -j TELAIO-POD-APART\n-A FORWARD -j OTHER\nCOMMIT\n";
-    let cluster = Cluster { networks: &[], others: &[] };
+    let cluster = Cluster::of(&[], &[], None);
     let text = iptables::text(Family::Ip, &cluster, &[], there);
     assert!(!text.contains("FORWARD -j TELAIO-POD-APART"), "{text}");
     assert!(text.contains("-A FORWARD -j TELAIO-POD-PASS"), "{text}");

@@ -9,7 +9,9 @@ use telaio_netlink::nftables::{
 
 use crate::network::PORT_GROUP;
 
-use super::{ANY_PORTS, BRIDGES, HAIRPIN, NETWORKS, PORTS, REACH, SOURCES4, SOURCES6, octets};
+use super::{
+    ANY_PORTS, BRIDGES, HAIRPIN, NETWORKS, PORTS, REACH, SOURCES4, SOURCES6, cluster_set, octets,
+};
 use crate::names::VXLAN_LINK_PREFIX;
 
 /// The type of an address that is this machine's own.
@@ -201,19 +203,9 @@ impl Words {
 
     /// What goes to another node's network keeps its address.
     pub(super) fn to_cluster_is_done(self, length: u8, set: &str) -> Vec<Expression> {
-        let any = if self.is_ipv4() {
-            IpAddr::V4(Ipv4Addr::UNSPECIFIED)
-        } else {
-            IpAddr::V6(Ipv6Addr::UNSPECIFIED)
-        };
-        let mask = octets(IpInet::new(any, length).map_or(any, |inet| inet.mask()));
-        let xor = vec![0; mask.len()];
-        vec![
-            self.destination(0),
-            Expression::Bitwise { from: Reg(0), to: Reg(0), mask, xor },
-            in_set(set, false),
-            Expression::Verdict(Verdict::Accept),
-        ]
+        let mut steps = self.masked(self.destination(0), length).to_vec();
+        steps.extend([in_set(set, false), Expression::Verdict(Verdict::Accept)]);
+        steps
     }
 
     pub(super) fn masqueraded(self, from: &IpCidr) -> Vec<Expression> {
@@ -224,7 +216,7 @@ impl Words {
 
     /// Connections whose destination was changed are meant: somebody published a port or a service.
     pub(super) fn other_networks_dropped() -> Vec<Expression> {
-        vec![
+        let mut steps = vec![
             group(0, MetaKey::InputGroup),
             in_set(NETWORKS, false),
             group(0, MetaKey::OutputGroup),
@@ -232,6 +224,50 @@ impl Words {
             group(0, MetaKey::InputGroup),
             group(1, MetaKey::OutputGroup),
             in_set(REACH, true),
+        ];
+        steps.extend(Self::not_translated());
+        steps.push(Expression::Verdict(Verdict::Drop));
+        steps
+    }
+
+    /// A network of this machine that is not the one that belongs to other nodes' does not reach them, nor they it; unless it may
+    /// reach that one.
+    pub(super) fn strangers_to_cluster_dropped(
+        self,
+        length: u8,
+        carrier: u32,
+        is_back: bool,
+    ) -> Vec<Expression> {
+        let carrier = carrier.to_ne_bytes().to_vec();
+        let (key, stranger_at, carrier_at) =
+            if is_back { (MetaKey::OutputGroup, 1, 0) } else { (MetaKey::InputGroup, 0, 1) };
+        let theirs = if is_back { self.source(0) } else { self.destination(0) };
+        let mut steps = vec![group(0, key), in_set(NETWORKS, false)];
+        steps.extend(self.masked(theirs, length));
+        steps.push(in_set(&cluster_set(length), false));
+        steps.push(group(stranger_at, key));
+        steps.push(Expression::Immediate { to: Reg(carrier_at), value: carrier });
+        steps.push(in_set(REACH, true));
+        steps.extend(Self::not_translated());
+        steps.push(Expression::Verdict(Verdict::Drop));
+        steps
+    }
+
+    /// An address's network of this length.
+    fn masked(self, load: Expression, length: u8) -> [Expression; 2] {
+        let any = if self.is_ipv4() {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+        } else {
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+        };
+        let mask = octets(IpInet::new(any, length).map_or(any, |inet| inet.mask()));
+        let xor = vec![0; mask.len()];
+        [load, Expression::Bitwise { from: Reg(0), to: Reg(0), mask, xor }]
+    }
+
+    /// Goes on unless somebody has changed the connection's destination.
+    fn not_translated() -> [Expression; 3] {
+        [
             Expression::ConntrackStatus { to: Reg(0) },
             Expression::Bitwise {
                 from: Reg(0),
@@ -240,7 +276,6 @@ impl Words {
                 xor: vec![0; 4],
             },
             equal(0, vec![0; 4]),
-            Expression::Verdict(Verdict::Drop),
         ]
     }
 

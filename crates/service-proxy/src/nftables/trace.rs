@@ -406,6 +406,7 @@ impl<'a> Run<'a> {
                 bytes.resize(16, 0);
                 bytes
             }
+            MetaKey::OutputName => vec![0; 16],
             // No rule of services asks; 0 is the group of whoever is in none.
             MetaKey::InputGroup | MetaKey::OutputGroup => 0_u32.to_ne_bytes().to_vec(),
         }

@@ -36,6 +36,10 @@ pub(crate) struct IngressArgs {
           default_value_t = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 443))]
     pub(crate) https_listen: SocketAddr,
 
+    /// Port that HTTP is redirected to where HTTPS is asked for [default: the one HTTPS is served on]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) ssl_redirect_port: Option<u16>,
+
     /// Service whose addresses are written into the status of Ingresses [default: the nodes']
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = object_key)]
     pub(crate) publish_service: Option<ObjectKey>,

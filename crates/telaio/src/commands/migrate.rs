@@ -2,11 +2,13 @@
 
 use std::io::Write;
 
-use telaio_gateway::migrate::{Report, summary};
-use telaio_model::{Kind, Object};
+use telaio_brain::LocalWatch;
+use telaio_gateway::listener::all_events;
+use telaio_gateway::migrate::{reports, summary};
 
 use crate::cli::{MigrateArgs, Output};
 use crate::exit::CommandError;
+use crate::ingress::wants;
 use crate::logging::Logging;
 use crate::plane::Plane;
 use crate::progress;
@@ -26,20 +28,18 @@ pub(crate) fn migrate(args: &MigrateArgs, out: &mut impl Write) -> Result<(), Co
     };
     let runtime = super::runtime()?;
     let reading = format!("reading {spec}");
-    let load = supply::load_once(&spec, &options, args.timeout);
-    let loaded = runtime.block_on(progress::shown(&reading, load));
+    let read = runtime.block_on(async {
+        let load = supply::load_once(&spec, &options, args.timeout);
+        let loaded = progress::shown(&reading, load).await?;
+        // Whose node's view it is makes no difference to what an Ingress refers to.
+        let mut watch = LocalWatch::new(&loaded.store, "migrate", wants());
+        let ops = watch.next().await.map_err(|error| CommandError::Failed(error.into()))?;
+        let events = all_events(ops).await.map_err(|error| CommandError::Failed(error.into()))?;
+        Ok::<_, CommandError>((events, loaded.status))
+    });
     runtime.shutdown_background();
-    let loaded = loaded?;
-    let snapshot = loaded.store.snapshot();
-    let objects = snapshot.iter().flat_map(|snapshot| &snapshot.objects);
-    let reports: Vec<Report> = objects
-        .filter(|object| object.kind() == Kind::Ingress)
-        .filter_map(|object| match object {
-            Object::Ingress(ingress) => Some(Report::new(ingress)),
-            _ => None,
-        })
-        .filter(|report| args.class.is_none() || report.class == args.class)
-        .collect();
+    let (events, status) = read?;
+    let reports = reports(events, args.class.as_deref());
     let text = match args.output {
         Output::Text => {
             let all: String = reports.iter().map(ToString::to_string).collect();
@@ -51,5 +51,5 @@ pub(crate) fn migrate(args: &MigrateArgs, out: &mut impl Write) -> Result<(), Co
         }
     };
     out.write_all(text.as_bytes()).map_err(|error| CommandError::Failed(error.into()))?;
-    super::report_problems(&spec, &loaded.status)
+    super::report_problems(&spec, &status)
 }

@@ -506,14 +506,15 @@ async fn with_pods(
         return Ok((None, services));
     }
     let settings = args.pods.settings(node, state_dir.path(), pacing, !args.once);
-    let client = match spec {
+    let told = match spec {
         SourceSpec::Kube(kubeconfig) => {
             let client = telaio_source::kube::client(kubeconfig.clone()).await;
-            Some(client.map_err(|error| CommandError::BadInput(error.into()))?)
+            let client = client.map_err(|error| CommandError::BadInput(error.into()))?;
+            Some(crate::pods::Told { client, kubeconfig: kubeconfig.clone() })
         }
         SourceSpec::Dir(_) | SourceSpec::Brain(_) => None,
     };
-    let (pods, objects) = Pods::start(settings, client)?;
+    let (pods, objects) = Pods::start(settings, told)?;
     monitor.set_pods(&pods);
     let tee = Tee { node: node.into(), services, objects: Some(objects) };
     Ok((Some(pods), Some(Box::new(tee))))

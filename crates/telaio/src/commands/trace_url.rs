@@ -7,7 +7,8 @@ use std::io::Write;
 use serde::Serialize;
 use telaio_brain::LocalWatch;
 use telaio_gateway::class::ClassSettings;
-use telaio_gateway::{EventListener, Gateway, GatewaySettings, IngressEvent};
+use telaio_gateway::listener::all_events;
+use telaio_gateway::{Gateway, GatewaySettings, IngressEvent};
 use telaio_gui::values::trace::{TraceAnswer, TraceStep};
 use telaio_http_proxy::router::Compiled;
 use telaio_http_proxy::table::{
@@ -174,17 +175,14 @@ async fn answer(
     let mut gateway = Gateway::new(GatewaySettings { class, ..GatewaySettings::default() });
     let proxy = HttpProxy::new(ProxySettings::default());
     let mut table = TableChange::default();
-    let (mut listener, mut events) = EventListener::new();
-    for op in ops {
-        listener.take(op).await.map_err(|error| CommandError::Failed(error.into()))?;
-        while let Ok(event) = events.try_recv() {
-            if event == IngressEvent::Synced {
-                let change = gateway.commit().table;
-                proxy.apply(&change);
-                table.merge(change);
-            } else {
-                gateway.take(event);
-            }
+    let events = all_events(ops).await.map_err(|error| CommandError::Failed(error.into()))?;
+    for event in events {
+        if event == IngressEvent::Synced {
+            let change = gateway.commit().table;
+            proxy.apply(&change);
+            table.merge(change);
+        } else {
+            gateway.take(event);
         }
     }
     let router = proxy.router();

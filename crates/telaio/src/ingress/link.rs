@@ -155,6 +155,11 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
+    /// The port that HTTPS is served on.
+    pub(crate) fn https_port(&self) -> Option<u16> {
+        self.https.first().and_then(|it| it.local_addr().ok()).map(|address| address.port())
+    }
+
     /// Sends them. The socket must be in blocking mode.
     pub(crate) fn send(&self, to: impl AsFd) -> io::Result<()> {
         let all: Vec<BorrowedFd<'_>> =

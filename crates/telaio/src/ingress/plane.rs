@@ -260,6 +260,7 @@ impl Keeper {
         let _detached = Detach(&self.state.control);
         let mut view = IngressView::follow(&self.options.origin, &self.options.node);
         let (state, told) = (Arc::clone(&self.state), self.options.told.clone());
+        told.begin();
         let mut reading = tokio::spawn(read_reports(BufReader::new(input), state, told));
         let mut stopped = self.stopped.clone();
         let feeding = async {
@@ -341,6 +342,7 @@ async fn read_reports(
                 state.routes.store(routes, Ordering::Relaxed);
                 told.report(&warnings, &ours);
             }
+            Ok(Report::Loaded) => told.loaded(),
             Ok(Report::Closed) => drop(state.closed.send_replace(true)),
             Ok(Report::Failed(why)) => tracing::error!(why, "the ingress cannot serve"),
             Err(error) => tracing::warn!(%error, "a report of the ingress worker cannot be read"),

@@ -45,6 +45,7 @@ impl IngressArgs {
             classless: self.classless_ingresses.unwrap_or(by_source),
             default_certificate: self.default_tls_secret.clone(),
             trusted_proxies: self.trusted_proxies.clone(),
+            redirect_port: self.ssl_redirect_port,
             threads: self.threads(),
             drain: self.drain_timeout,
             cookie_secret: self.cookie_secret(state_dir)?,

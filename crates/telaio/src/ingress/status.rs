@@ -1,6 +1,6 @@
 //! What the plane passes on to the cluster: whose Ingresses, their warnings, the nodes' addresses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -31,6 +31,12 @@ struct Known {
     ingresses: BTreeMap<ObjectKey, Arc<Ingress>>,
     nodes: BTreeMap<ObjectKey, Arc<Node>>,
     nodes_changed: bool,
+    /// Of which Ingresses a worker has said that they are ours, or what is wrong with them.
+    told: BTreeSet<ObjectKey>,
+    /// Of those the ones of which the present worker has said nothing yet.
+    stale: BTreeSet<ObjectKey>,
+    /// Said to be ours while the view began anew and had not come to them.
+    missing: BTreeSet<ObjectKey>,
 }
 
 impl Told {
@@ -53,10 +59,16 @@ impl Told {
         let mut known = inner.known.lock();
         match op {
             Op::SetObject(Object::Ingress(ingress)) => {
-                known.ingresses.insert(ingress.meta.key.clone(), Arc::clone(ingress));
+                let key = &ingress.meta.key;
+                known.ingresses.insert(key.clone(), Arc::clone(ingress));
+                if known.missing.remove(key) {
+                    let ours = [(key.clone(), Some(Arc::clone(ingress)))].into();
+                    inner.handle.tell(&Commit { ours, ..Commit::default() });
+                }
             }
             Op::DeleteObject(gone) if gone.kind == Kind::Ingress => {
                 known.ingresses.remove(&gone.key);
+                known.missing.remove(&gone.key);
             }
             Op::SetObject(Object::Node(node)) => {
                 known.nodes.insert(node.meta.key.clone(), Arc::clone(node));
@@ -66,13 +78,39 @@ impl Told {
                 known.nodes.remove(&gone.key);
                 known.nodes_changed = true;
             }
-            Op::Reset => *known = Known { nodes_changed: true, ..Known::default() },
+            Op::Reset => {
+                known.ingresses.clear();
+                known.nodes.clear();
+                known.nodes_changed = true;
+            }
             Op::Sync if std::mem::take(&mut known.nodes_changed) => {
                 let addresses = node_addresses(known.nodes.values().map(|node| &**node));
                 inner.handle.note(&IngressEvent::Nodes(addresses));
             }
             _ => {}
         }
+    }
+
+    /// Another worker begins: what it does not say holds no more, once it has said everything.
+    pub(crate) fn begin(&self) {
+        if let Some(inner) = &self.inner {
+            let mut known = inner.known.lock();
+            known.stale = known.told.clone();
+        }
+    }
+
+    /// The worker has said everything that holds now.
+    pub(crate) fn loaded(&self) {
+        let Some(inner) = &self.inner else { return };
+        let mut known = inner.known.lock();
+        let mut commit = Commit::default();
+        for key in std::mem::take(&mut known.stale) {
+            known.told.remove(&key);
+            commit.ours.insert(key.clone(), None);
+            commit.warnings.insert(key, Vec::new());
+        }
+        drop(known);
+        inner.handle.tell(&commit);
     }
 
     /// Passes on what the worker reports.
@@ -82,12 +120,28 @@ impl Told {
         ours: &BTreeMap<String, bool>,
     ) {
         let Some(inner) = &self.inner else { return };
-        let known = inner.known.lock();
+        let mut known = inner.known.lock();
         let mut commit = Commit::default();
         for (text, is_ours) in ours {
             let key = ObjectKey::parse(text);
-            let ingress = known.ingresses.get(&key).filter(|_| *is_ours).cloned();
-            commit.ours.insert(key, ingress);
+            let was_stale = known.stale.remove(&key);
+            if was_stale && !warnings.contains_key(text) {
+                // It tells of warnings only where there are some.
+                commit.warnings.insert(key.clone(), Vec::new());
+            }
+            if !*is_ours {
+                known.told.remove(&key);
+                known.missing.remove(&key);
+                commit.ours.insert(key, None);
+                continue;
+            }
+            known.told.insert(key.clone());
+            let ingress = known.ingresses.get(&key).cloned();
+            if ingress.is_some() {
+                commit.ours.insert(key, ingress);
+            } else {
+                known.missing.insert(key);
+            }
         }
         for (text, list) in warnings {
             let key = ObjectKey::parse(text);

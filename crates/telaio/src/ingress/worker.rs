@@ -34,6 +34,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
 use super::access_log::LogWriter;
+use super::changes::Changes;
 use super::control::Desk;
 use super::link::{self, Frame, Kind, Sockets};
 use crate::cli::LogArgs;
@@ -56,6 +57,8 @@ pub(crate) struct WorkerSettings {
     pub(crate) classless: bool,
     pub(crate) default_certificate: Option<ObjectKey>,
     pub(crate) trusted_proxies: Vec<IpNet>,
+    /// Where HTTP is redirected to, if that is another port than the one that HTTPS is served on.
+    pub(crate) redirect_port: Option<u16>,
     pub(crate) threads: usize,
     pub(crate) drain: Duration,
     pub(crate) cookie_secret: [u8; 32],
@@ -97,6 +100,8 @@ pub(crate) enum Report {
         warnings: BTreeMap<String, Vec<(String, String)>>,
         ours: BTreeMap<String, bool>,
     },
+    /// All that holds at first was told.
+    Loaded,
     /// Its listening sockets are closed; requests may still run.
     Closed,
     /// It cannot work.
@@ -133,6 +138,8 @@ pub(crate) fn run(link: StdUnixStream, own_process: bool) -> io::Result<()> {
         }
         let (reports, mut waiting) = mpsc::channel::<Report>(REPORTS_MAX);
         let (answers, mut pages) = mpsc::channel::<Frame>(PAGES_WAITING_MAX);
+        let changes = Arc::new(Changes::default());
+        let changed = Arc::clone(&changes);
         let writing = tokio::spawn(async move {
             loop {
                 let frame = tokio::select! {
@@ -140,6 +147,10 @@ pub(crate) fn run(link: StdUnixStream, own_process: bool) -> io::Result<()> {
                     report = waiting.recv() => {
                         // Whoever reports is gone: so is the worker.
                         let Some(report) = report else { return };
+                        let Ok(frame) = Frame::json(Kind::Report, &report) else { continue };
+                        frame
+                    }
+                    report = changed.next() => {
                         let Ok(frame) = Frame::json(Kind::Report, &report) else { continue };
                         frame
                     }
@@ -151,7 +162,7 @@ pub(crate) fn run(link: StdUnixStream, own_process: bool) -> io::Result<()> {
             }
         });
         let watch = watch(&settings, files.into())?;
-        let outcome = serve(settings, sockets, input, (reports, answers), &watch).await;
+        let outcome = serve(settings, sockets, input, (reports, answers, changes), &watch).await;
         // What was seen of the last requests is told, too.
         if let Some(traces) = &watch.traces {
             traces.flush(FLUSH_TIME_MAX).await;
@@ -191,7 +202,7 @@ async fn serve(
     settings: WorkerSettings,
     sockets: Sockets,
     input: impl AsyncRead + Unpin + Send,
-    (reports, answers): (mpsc::Sender<Report>, mpsc::Sender<Frame>),
+    (reports, answers, changes): (mpsc::Sender<Report>, mpsc::Sender<Frame>, Arc<Changes>),
     watch: &Arc<Watch>,
 ) -> io::Result<()> {
     let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
@@ -199,6 +210,7 @@ async fn serve(
     let acceptor = TlsAcceptor::new(store, TlsLimits::default()).map_err(|error| failed(&error))?;
     let acceptor = Arc::new(acceptor);
     let proxy = HttpProxy::new(ProxySettings {
+        https_port: settings.redirect_port.or_else(|| sockets.https_port()).unwrap_or(443),
         trusted_proxies: settings.trusted_proxies.clone(),
         cookie_secret: settings.cookie_secret,
         ..ProxySettings::default()
@@ -214,8 +226,7 @@ async fn serve(
     let (first, loaded) = oneshot::channel();
     let inspector = Arc::new(Inspector::new(Arc::clone(&proxy)));
     let desk = Desk::open(Arc::clone(&inspector), answers);
-    let sink =
-        Sink { proxy: Arc::clone(&proxy), inspector, reports: reports.clone(), first: Some(first) };
+    let sink = Sink { proxy: Arc::clone(&proxy), inspector, changes, first: Some(first) };
     let gateway = GatewaySettings {
         class: ClassSettings {
             name: settings.class.as_str().into(),
@@ -291,13 +302,11 @@ fn watch(settings: &WorkerSettings, files: StdUnixStream) -> io::Result<Arc<Watc
 }
 
 fn listeners(sockets: Sockets, acceptor: &Arc<TlsAcceptor>, trust: &Trust) -> Vec<Listener> {
-    // Where nothing stands before HTTP, the shortest way is taken.
-    let plain = (*trust != Trust::default())
-        .then(|| Arc::new(FrontHandler(Arc::new(Front::plain(trust.clone())))) as Arc<dyn Handler>);
-    let http = Listener { sockets: sockets.http, handler: plain };
+    // Also without TLS a client may speak HTTP/2 from the first byte on.
+    let handler = |front: Front| Some(Arc::new(FrontHandler(Arc::new(front))) as Arc<dyn Handler>);
+    let http = Listener { sockets: sockets.http, handler: handler(Front::plain(trust.clone())) };
     let front = Front::tls(trust.clone(), Arc::clone(acceptor));
-    let handler = Arc::new(FrontHandler(Arc::new(front)));
-    let https = Listener { sockets: sockets.https, handler: Some(handler) };
+    let https = Listener { sockets: sockets.https, handler: handler(front) };
     [http, https].into_iter().filter(|listener| !listener.sockets.is_empty()).collect()
 }
 
@@ -354,7 +363,7 @@ impl<R: AsyncRead + Unpin + Send> View for LinkView<R> {
 struct Sink {
     proxy: Arc<HttpProxy>,
     inspector: Arc<Inspector>,
-    reports: mpsc::Sender<Report>,
+    changes: Arc<Changes>,
     first: Option<oneshot::Sender<()>>,
 }
 
@@ -380,15 +389,8 @@ impl TableSink for Sink {
         for (ingress, list) in &warnings {
             self.inspector.set_warnings(ingress.clone(), list.clone());
         }
-        let report = Report::Changed {
-            routes: self.proxy.router().len(),
-            warnings,
-            ours: commit.ours.iter().map(|(key, it)| (key.to_string(), it.is_some())).collect(),
-        };
-        // The plane may be slow or gone; what is missed is only told, and the next report tells more.
-        if self.reports.try_send(report).is_err() {
-            tracing::debug!("a report was left out");
-        }
+        let ours = commit.ours.iter().map(|(key, it)| (key.to_string(), it.is_some()));
+        self.changes.add(self.proxy.router().len(), warnings, ours);
     }
 
     fn note(&mut self, _event: &IngressEvent) {}

@@ -2,7 +2,8 @@
 //!
 //! Both are put in place by renaming: whoever looks sees the old file or the new one, whole. A configuration of another plugin
 //! is left alone, and ours is not installed beside it, because container runtimes take the first that they find; with
-//! `--take-over-cni` it is moved aside, and `telaio cleanup` moves it back.
+//! `--take-over-cni` it is moved aside once ours is there, and `telaio cleanup` moves it back before ours goes: at no time is
+//! there none. Where the plugin was put stands in the state directory, for it may be installed without a configuration.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
@@ -18,6 +19,8 @@ const PLUGIN: &str = "telaio-cni";
 const CONFIGURATION: &str = "05-telaio.conflist";
 /// What a configuration that was moved aside ends with.
 const ASIDE: &str = ".before-telaio";
+/// Below the state directory: where the plugin was put.
+const INSTALLED: &str = "cni-plugin-installed";
 /// The endings of configurations that runtimes read.
 const ENDINGS: [&str; 3] = ["conf", "conflist", "json"];
 /// The version of CNI that the configuration speaks.
@@ -55,12 +58,17 @@ impl Installer {
     pub(super) fn install(&mut self, network: &Network) -> Result<String, String> {
         let settings = &self.settings;
         if let Some(dir) = &settings.bin_dir {
-            install_plugin(dir, settings.plugin.as_deref())?;
+            install_plugin(dir, settings.plugin.as_deref(), &self.state_dir)?;
         }
         let Some(dir) = &settings.conf_dir else {
             return Ok("no configuration is installed".to_owned());
         };
-        if let Some(other) = make_way(dir, settings.take_over)? {
+        fs::create_dir_all(dir)
+            .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
+        let others = others(dir)?;
+        if !settings.take_over
+            && let Some(other) = others.first()
+        {
             let state = format!(
                 "not installed: {} is another plugin's; remove it, or start with --take-over-cni to move it aside",
                 other.display()
@@ -74,12 +82,13 @@ impl Installer {
         self.told = None;
         let text = configuration(network, &self.state_dir);
         let path = dir.join(CONFIGURATION);
-        if fs::read_to_string(&path).is_ok_and(|there| there == text) {
-            return Ok(format!("installed as {}", path.display()));
+        if !fs::read_to_string(&path).is_ok_and(|there| there == text) {
+            replace(&path, 0o644, |mut file| file.write_all(text.as_bytes()))
+                .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+            tracing::info!(file = %path.display(), "installed the CNI configuration");
         }
-        replace(&path, 0o644, |mut file| file.write_all(text.as_bytes()))
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-        tracing::info!(file = %path.display(), "installed the CNI configuration");
+        // Ours first: a node is never without one.
+        move_aside(others)?;
         Ok(format!("installed as {}", path.display()))
     }
 }
@@ -110,7 +119,7 @@ fn configuration(network: &Network, state_dir: &Path) -> String {
     format!("{document:#}\n")
 }
 
-fn install_plugin(dir: &Path, plugin: Option<&Path>) -> Result<(), String> {
+fn install_plugin(dir: &Path, plugin: Option<&Path>, state_dir: &Path) -> Result<(), String> {
     let from = match plugin {
         Some(path) => path.to_owned(),
         // We are a plugin ourselves, only a large one.
@@ -126,6 +135,9 @@ fn install_plugin(dir: &Path, plugin: Option<&Path>) -> Result<(), String> {
         return Ok(());
     }
     fs::create_dir_all(dir).map_err(failed)?;
+    fs::create_dir_all(state_dir)
+        .and_then(|()| fs::write(state_dir.join(INSTALLED), path.as_os_str().as_encoded_bytes()))
+        .map_err(|error| format!("cannot write to {}: {error}", state_dir.display()))?;
     replace(&path, 0o755, |mut file| file.write_all(&bytes)).map_err(failed)?;
     tracing::info!(file = %path.display(), "installed the CNI plugin");
     Ok(())
@@ -151,21 +163,15 @@ fn replace(
     Ok(())
 }
 
-/// Sees to it that no other plugin's configuration would be found before ours, or instead of it; gives the one that stays in
-/// the way.
-fn make_way(dir: &Path, take_over: bool) -> Result<Option<PathBuf>, String> {
-    fs::create_dir_all(dir).map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
-    let others = others(dir)?;
-    if !take_over && let Some(other) = others.first() {
-        return Ok(Some(other.clone()));
-    }
+/// Moves other plugins' configurations aside.
+fn move_aside(others: Vec<PathBuf>) -> Result<(), String> {
     for other in others {
         let aside = PathBuf::from(format!("{}{ASIDE}", other.display()));
         fs::rename(&other, &aside)
             .map_err(|error| format!("cannot move {} aside: {error}", other.display()))?;
         tracing::info!(from = %other.display(), to = %aside.display(), "moved another plugin's configuration aside");
     }
-    Ok(None)
+    Ok(())
 }
 
 fn others(dir: &Path) -> Result<Vec<PathBuf>, String> {
@@ -190,25 +196,55 @@ fn listed(dir: &Path) -> Result<Vec<PathBuf>, String> {
 /// Removes the configuration and the plugin, and moves back what was moved aside; tells what that was.
 pub(super) fn remove(settings: &CniSettings, state_dir: &Path) -> Result<Vec<String>, String> {
     let mut removed = Vec::new();
+    let mut is_ours = false;
+    let mut is_anothers = false;
     if let Some(dir) = &settings.conf_dir {
         let path = dir.join(CONFIGURATION);
         // Another agent's configuration, with another state directory, is not ours to remove.
         let ours = format!("{:?}", state_dir.display().to_string());
-        if fs::read_to_string(&path).is_ok_and(|text| text.contains(&ours)) {
+        if let Ok(text) = fs::read_to_string(&path) {
+            is_ours = text.contains(&ours);
+            is_anothers = !is_ours;
+        }
+        if is_ours {
+            move_back(dir, &mut removed)?;
             remove_file(&path, &mut removed)?;
-            for aside in listed(dir)? {
-                if let Some(place) = aside.to_str().and_then(|name| name.strip_suffix(ASIDE)) {
-                    fs::rename(&aside, place)
-                        .map_err(|error| format!("cannot move {place} back: {error}"))?;
-                    removed.push(format!("our hold on {place}: it is back"));
-                }
-            }
-            if let Some(dir) = &settings.bin_dir {
-                remove_file(&dir.join(PLUGIN), &mut removed)?;
-            }
         }
     }
+    let note = state_dir.join(INSTALLED);
+    let noted =
+        fs::read(&note).ok().and_then(|path| String::from_utf8(path).ok()).map(PathBuf::from);
+    let beside = settings.bin_dir.as_ref().map(|dir| dir.join(PLUGIN)).filter(|_| is_ours);
+    if !is_anothers {
+        for path in noted.iter().chain(beside.as_ref().filter(|path| Some(*path) != noted.as_ref()))
+        {
+            remove_file(path, &mut removed)?;
+        }
+    }
+    if noted.is_some() {
+        fs::remove_file(&note)
+            .map_err(|error| format!("cannot remove {}: {error}", note.display()))?;
+    }
     Ok(removed)
+}
+
+/// Others' configurations are where they were, unless somebody has put new ones there.
+fn move_back(dir: &Path, removed: &mut Vec<String>) -> Result<(), String> {
+    for aside in listed(dir)? {
+        let Some(place) = aside.to_str().and_then(|name| name.strip_suffix(ASIDE)) else {
+            continue;
+        };
+        if Path::new(place).exists() {
+            removed.push(format!(
+                "our hold on {place}: there is a new one; the old one stays {}",
+                aside.display()
+            ));
+            continue;
+        }
+        fs::rename(&aside, place).map_err(|error| format!("cannot move {place} back: {error}"))?;
+        removed.push(format!("our hold on {place}: it is back"));
+    }
+    Ok(())
 }
 
 fn remove_file(path: &Path, removed: &mut Vec<String>) -> Result<(), String> {
@@ -337,5 +373,39 @@ mod tests {
         ground.installer.settings.plugin = Some(ground.at("nowhere"));
         assert!(ground.installer.install(&network()).unwrap_err().contains("nowhere"));
         assert!(ground.names("net.d").is_empty(), "no configuration without a plugin");
+    }
+
+    #[test]
+    fn at_no_time_is_a_node_without_a_configuration() {
+        let mut ground = Ground::new(true);
+        fs::write(ground.at("net.d/10-other.conflist"), "{}").unwrap();
+        // What is in the way of ours keeps the other where it is.
+        fs::create_dir(ground.at("net.d/05-telaio.conflist")).unwrap();
+        ground.installer.install(&network()).unwrap_err();
+        assert!(ground.at("net.d/10-other.conflist").exists());
+        fs::remove_dir(ground.at("net.d/05-telaio.conflist")).unwrap();
+        ground.installer.install(&network()).unwrap();
+        // As a kill leaves it that comes between: the next run goes on.
+        fs::write(ground.at("net.d/11-another.conflist"), "{}").unwrap();
+        ground.installer.install(&network()).unwrap();
+        let aside = ["10-other.conflist.before-telaio", "11-another.conflist.before-telaio"];
+        assert_eq!(ground.names("net.d"), [&[CONFIGURATION], &aside[..]].concat());
+        // One that somebody has put there since is not overwritten.
+        fs::write(ground.at("net.d/10-other.conflist"), "new").unwrap();
+        remove(&ground.installer.settings, &ground.at("state")).unwrap();
+        assert_eq!(fs::read_to_string(ground.at("net.d/10-other.conflist")).unwrap(), "new");
+        assert!(ground.at("net.d/11-another.conflist").exists());
+    }
+
+    #[test]
+    fn a_plugin_that_was_installed_without_a_configuration_is_removed() {
+        let mut ground = Ground::new(false);
+        fs::write(ground.at("net.d/10-other.conflist"), "{}").unwrap();
+        ground.installer.install(&network()).unwrap();
+        assert_eq!(ground.names("bin"), [PLUGIN]);
+        let removed = remove(&ground.installer.settings, &ground.at("state")).unwrap();
+        assert_eq!(removed.len(), 1, "{removed:?}");
+        assert!(ground.names("bin").is_empty() && ground.names("state").is_empty());
+        assert_eq!(ground.names("net.d"), ["10-other.conflist"]);
     }
 }

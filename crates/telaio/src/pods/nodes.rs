@@ -28,27 +28,66 @@ pub(crate) struct NodeSettings {
     pub(crate) tunnel_address: Option<IpAddr>,
 }
 
-/// What should be set up, from the Node objects; `None` while this node has no ranges.
+/// What should be set up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// This node, and the others that can be reached.
+    pub(crate) request: SetupNodeRequest,
+    /// What is wrong with some objects, and what to do.
+    pub(crate) problems: Vec<String>,
+}
+
+/// What should be set up, from the Node objects; `None` while this node has no ranges. `is_ipv4` is the family of the addresses
+/// by which this node reaches others.
 pub(crate) fn wanted(
     own: &Arc<str>,
     nodes: &BTreeMap<Arc<str>, Arc<Node>>,
     settings: &NodeSettings,
-) -> Option<SetupNodeRequest> {
+    is_ipv4: bool,
+) -> Option<Wanted> {
     let node = nodes.get(own);
     let ranges = node.map_or(&[] as &[_], |node| node.pod_cidrs.as_slice());
     let ranges = if ranges.is_empty() { settings.pod_cidrs.as_slice() } else { ranges };
-    let mut own_addresses = first_of_each_family(ranges.iter().filter_map(gateway)).into_iter();
+    let mut problems = Vec::new();
+    let mut own_addresses = own_ranges(own, ranges, &mut problems).into_iter();
+    let first = own_addresses.next()?;
     let others = nodes.values().filter(|other| other.meta.key.name != *own);
-    let peers = others.filter_map(|other| peer(other, settings.backend)).collect();
-    let mut request = SetupNodeRequest::new(own.to_string(), own_addresses.next()?, peers);
+    let peers = others.filter_map(|other| peer(other, settings.backend, is_ipv4, &mut problems));
+    let mut request = SetupNodeRequest::new(own.to_string(), first, peers.collect());
     for address in own_addresses {
         request = request.with_node_ip(address);
     }
     request = request.with_backend(settings.backend);
-    Some(match settings.tunnel_address {
-        Some(address) => request.with_tunnel_address(address),
-        None => request,
-    })
+    if let Some(address) = settings.tunnel_address {
+        request = request.with_tunnel_address(address);
+    }
+    Some(Wanted { request, problems })
+}
+
+/// The node's own address in its ranges, one of each family.
+fn own_ranges(own: &str, ranges: &[IpNet], problems: &mut Vec<String>) -> Vec<IpInet> {
+    let mut found: Vec<IpInet> = Vec::new();
+    for range in ranges {
+        let Some(inet) = gateway(range) else {
+            problems.push(no_room(own, range));
+            continue;
+        };
+        match found.iter().find(|it| it.is_ipv4() == inet.is_ipv4()) {
+            Some(first) => problems.push(format!(
+                "node {own}: podCIDR {range} is not used, for a node has one of each family, and {} comes first; \
+                 give it one that is large enough",
+                first.network()
+            )),
+            None => found.push(inet),
+        }
+    }
+    found
+}
+
+fn no_room(node: &str, range: &IpNet) -> String {
+    format!(
+        "node {node}: podCIDR {range} has no room for a node and an instance; give it a larger one"
+    )
 }
 
 /// What this node's object should say, so that nodes with flannel reach it at this address.
@@ -90,18 +129,41 @@ pub(crate) fn is_announced(node: &Node, wanted: &BTreeMap<String, String>) -> bo
     wanted.iter().all(|(name, value)| says(name) == Some(value.as_str()))
 }
 
-/// Another node; `None` if it has no ranges, or no address to be reached at.
-fn peer(node: &Node, backend: Backend) -> Option<NodeRequest> {
-    let cidrs = first_of_each_family(node.pod_cidrs.iter().filter_map(gateway));
-    let flannel = Flannel::of(node, backend);
+/// Another node; `None` if it has no ranges, or cannot be reached.
+fn peer(
+    node: &Node,
+    backend: Backend,
+    is_ipv4: bool,
+    problems: &mut Vec<String>,
+) -> Option<NodeRequest> {
+    let name = &*node.meta.key.name;
+    let mut cidrs = Vec::new();
+    for range in &node.pod_cidrs {
+        match gateway(range) {
+            Some(inet) => cidrs.push(inet),
+            None => problems.push(no_room(name, range)),
+        }
+    }
+    let (first, further) = cidrs.split_first()?;
+    let flannel = match Flannel::of(node, backend, is_ipv4, problems) {
+        Ok(flannel) => flannel,
+        Err(problem) => {
+            problems.push(problem);
+            return None;
+        }
+    };
     let mut external = flannel.public;
     for ip in addresses(node) {
         if !external.iter().any(|other| other.is_ipv4() == ip.is_ipv4()) {
             external.push(ip);
         }
     }
-    let (first, further) = cidrs.split_first()?;
-    let (address, more) = external.split_first()?;
+    let Some((address, more)) = external.split_first() else {
+        problems.push(format!(
+            "node {name} is not reached: status.addresses has no address of it, InternalIP or ExternalIP"
+        ));
+        return None;
+    };
     let mut ip = NodeIp::new(*first, *address);
     for cidr in further {
         ip = ip.with_cluster_ip(*cidr);
@@ -109,7 +171,7 @@ fn peer(node: &Node, backend: Backend) -> Option<NodeRequest> {
     for address in more {
         ip = ip.with_external_ip(*address);
     }
-    let request = NodeRequest::new(node.meta.key.name.to_string(), ip);
+    let request = NodeRequest::new(name, ip);
     Some(match flannel.vtep_mac {
         Some(mac) => request.with_vtep_mac(mac),
         None => request,
@@ -122,16 +184,6 @@ fn gateway(net: &IpNet) -> Option<IpInet> {
     let ip = net.hosts().nth(usize::from(matches!(net, IpNet::V6(_))))?;
     // A range of one address has no room for a node and an instance.
     (net.prefix_len() < net.max_prefix_len() - 1).then(|| IpInet::new(ip, net.prefix_len()).ok())?
-}
-
-fn first_of_each_family(inets: impl Iterator<Item = IpInet>) -> Vec<IpInet> {
-    let mut found: Vec<IpInet> = Vec::new();
-    for inet in inets {
-        if !found.iter().any(|other| other.is_ipv4() == inet.is_ipv4()) {
-            found.push(inet);
-        }
-    }
-    found
 }
 
 /// The addresses at which a node is reached: the internal ones, of each family the first.
@@ -156,24 +208,61 @@ struct Flannel {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
 struct BackendData {
+    #[serde(rename = "VNI")]
+    vni: Option<u32>,
     #[serde(rename = "VtepMAC")]
     vtep_mac: String,
 }
 
 impl Flannel {
-    fn of(node: &Node, backend: Backend) -> Self {
+    /// What counts for this backend. `is_ipv4` is the family of our tunnel: flannel has a link for each.
+    fn of(
+        node: &Node,
+        backend: Backend,
+        is_ipv4: bool,
+        problems: &mut Vec<String>,
+    ) -> Result<Self, String> {
+        let name = &*node.meta.key.name;
         let get = |name: &str| node.meta.annotations.get(&format!("{FLANNEL}{name}"));
         let public = ["public-ip", "public-ipv6"];
         let public = public.iter().filter_map(|name| get(name)?.parse().ok()).collect();
-        let is_vxlan = get("backend-type").is_some_and(|kind| &**kind == "vxlan");
-        let data = ["backend-data", "backend-v6-data"].iter().find_map(|name| {
-            let data: BackendData = serde_json::from_str(get(name)?).ok()?;
-            (!data.vtep_mac.is_empty()).then_some(data.vtep_mac)
-        });
-        let vtep_mac = data.filter(|_| is_vxlan && matches!(backend, Backend::Vxlan { .. }));
-        Self { public, vtep_mac }
+        let ours = match backend {
+            Backend::Vxlan { .. } => "vxlan",
+            Backend::HostGw => "host-gw",
+        };
+        let kind = get("backend-type").map(|kind| &**kind);
+        if let Some(theirs) = kind.filter(|theirs| *theirs != ours) {
+            problems.push(format!(
+                "node {name}: {FLANNEL}backend-type is {theirs}, and this node has {ours}; its pods may not be reached"
+            ));
+        }
+        let Backend::Vxlan { vni, .. } = backend else {
+            return Ok(Self { public, vtep_mac: None });
+        };
+        if kind != Some("vxlan") {
+            return Ok(Self { public, vtep_mac: None });
+        }
+        let mut fields = ["backend-data", "backend-v6-data"];
+        if !is_ipv4 {
+            fields.reverse();
+        }
+        for field in fields {
+            let Some(text) = get(field) else { continue };
+            let data: Option<BackendData> = serde_json::from_str(text).map_err(|error| {
+                format!(
+                    "node {name} is not reached: {FLANNEL}{field} makes no sense ({error}); have its agent write it anew"
+                )
+            })?;
+            let Some(data) = data.filter(|data| !data.vtep_mac.is_empty()) else { continue };
+            if let Some(theirs) = data.vni.filter(|theirs| *theirs != vni) {
+                problems.push(format!(
+                    "node {name}: {FLANNEL}{field} has VNI {theirs}, and this node {vni}; they do not hear each other until both have the same"
+                ));
+            }
+            return Ok(Self { public, vtep_mac: Some(data.vtep_mac) });
+        }
+        Ok(Self { public, vtep_mac: None })
     }
 }
 
@@ -205,7 +294,7 @@ mod tests {
             node("without-ranges", &[], &["192.168.0.3"]),
             node("without-addresses", &["10.244.4.0/24"], &[]),
         ]);
-        let request = wanted(&"a".into(), &nodes, &NodeSettings::default()).unwrap();
+        let request = wanted(&"a".into(), &nodes, &NodeSettings::default(), true).unwrap().request;
         let own: Vec<String> = request.node_ip_cidrs.iter().map(ToString::to_string).collect();
         assert_eq!(own, ["10.244.1.1/24", "fd00:1::1/64"]);
         let [peer] = request.nodes_ips.as_slice() else { panic!("{:?}", request.nodes_ips) };
@@ -218,10 +307,10 @@ mod tests {
     fn without_ranges_of_its_own_a_node_has_those_of_its_settings() {
         let nodes = BTreeMap::from([node("a", &[], &["192.168.0.1"])]);
         let none = NodeSettings::default();
-        assert_eq!(wanted(&"a".into(), &nodes, &none), None);
+        assert_eq!(wanted(&"a".into(), &nodes, &none, true), None);
         let settings = NodeSettings { pod_cidrs: vec!["10.9.0.0/24".parse().unwrap()], ..none };
         for nodes in [nodes, BTreeMap::new()] {
-            let request = wanted(&"a".into(), &nodes, &settings).unwrap();
+            let request = wanted(&"a".into(), &nodes, &settings, true).unwrap().request;
             assert_eq!(request.node_ip_cidrs[0].to_string(), "10.9.0.1/24");
         }
     }
@@ -232,7 +321,7 @@ mod tests {
         for (backend, kind) in [(Backend::default(), "vxlan"), (Backend::HostGw, "host-gw")] {
             let nodes = BTreeMap::from([("a".into(), Arc::clone(&object))]);
             let settings = NodeSettings { backend, ..NodeSettings::default() };
-            let own = wanted(&"a".into(), &nodes, &settings).unwrap();
+            let own = wanted(&"a".into(), &nodes, &settings, true).unwrap().request;
             let tunnel = "203.0.113.1".parse().unwrap();
             let says = announcement(&own, Some(&object), tunnel);
             assert_eq!(says[&format!("{FLANNEL}backend-type")], kind);
@@ -244,7 +333,7 @@ mod tests {
                 .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
                 .collect();
             assert!(is_announced(&annotated, &says));
-            let seen = peer(&annotated, backend).unwrap();
+            let seen = peer(&annotated, backend, true, &mut Vec::new()).unwrap();
             assert_eq!(seen.node_ip.external_ips, [tunnel, "fd00::1".parse::<IpAddr>().unwrap()]);
             let mac = vtep_mac(&own.node_ip_cidrs).to_string();
             assert_eq!(seen.vtep_mac, (kind == "vxlan").then_some(mac));
@@ -267,11 +356,79 @@ mod tests {
             node("a", &["10.244.1.0/24"], &["192.168.0.1"]),
             (name, Arc::new(flannel)),
         ]);
-        let request = wanted(&"a".into(), &nodes, &NodeSettings::default()).unwrap();
+        let request = wanted(&"a".into(), &nodes, &NodeSettings::default(), true).unwrap().request;
         let peer = &request.nodes_ips[0];
         assert_eq!(peer.vtep_mac.as_deref(), Some("aa:bb:cc:dd:ee:01"));
         assert_eq!(peer.node_ip.external_ips, ["203.0.113.2".parse::<IpAddr>().unwrap()]);
         let by_route = NodeSettings { backend: Backend::HostGw, ..NodeSettings::default() };
-        assert_eq!(wanted(&"a".into(), &nodes, &by_route).unwrap().nodes_ips[0].vtep_mac, None);
+        assert_eq!(
+            wanted(&"a".into(), &nodes, &by_route, true).unwrap().request.nodes_ips[0].vtep_mac,
+            None
+        );
+    }
+
+    fn with(node: (Arc<str>, Arc<Node>), annotations: &[(&str, &str)]) -> (Arc<str>, Arc<Node>) {
+        let mut changed = (*node.1).clone();
+        let named = annotations
+            .iter()
+            .map(|(name, value)| (format!("{FLANNEL}{name}").into(), (*value).into()));
+        changed.meta.annotations = named.collect::<Labels>();
+        (node.0, Arc::new(changed))
+    }
+
+    #[test]
+    fn an_object_that_makes_no_sense_is_named_and_the_others_are_reached() {
+        let vxlan = ("backend-type", "vxlan");
+        let nodes = BTreeMap::from([
+            node("a", &["10.244.1.0/24", "10.245.1.0/24"], &["192.168.0.1"]),
+            node("good", &["10.244.2.0/24"], &["192.168.0.2"]),
+            node("silent", &["10.244.3.0/24"], &[]),
+            node("narrow", &["10.244.4.0/31"], &["192.168.0.4"]),
+            with(
+                node("garbled", &["10.244.5.0/24"], &["192.168.0.5"]),
+                &[vxlan, ("backend-data", "{")],
+            ),
+            with(
+                node("elsewhere", &["10.244.6.0/24"], &["192.168.0.6"]),
+                &[vxlan, ("backend-data", r#"{"VNI":7,"VtepMAC":"02:00:00:00:00:06"}"#)],
+            ),
+            with(
+                node("routed", &["10.244.7.0/24"], &["192.168.0.7"]),
+                &[("backend-type", "host-gw"), ("backend-data", "null")],
+            ),
+        ]);
+        let wanted = wanted(&"a".into(), &nodes, &NodeSettings::default(), true).unwrap();
+        let peers: Vec<&str> =
+            wanted.request.nodes_ips.iter().map(|it| it.node_id.as_str()).collect();
+        assert_eq!(peers, ["elsewhere", "good", "routed"]);
+        let problems = wanted.problems.join("\n");
+        for (node, what) in [
+            ("node a: podCIDR 10.245.1.0/24", "10.244.1.0/24 comes first"),
+            ("node silent", "status.addresses"),
+            ("node narrow: podCIDR 10.244.4.0/31", "larger"),
+            ("node garbled", "backend-data"),
+            ("node elsewhere", "VNI 7"),
+            ("node routed", "backend-type is host-gw"),
+        ] {
+            let is_it = |line: &&str| line.starts_with(node) && line.contains(what);
+            assert!(problems.lines().any(|line| is_it(&line)), "{node} {what}: {problems}");
+        }
+    }
+
+    #[test]
+    fn flannels_link_of_the_tunnels_family_counts() {
+        let data = |mac: &str| format!(r#"{{"VNI":1,"VtepMAC":"{mac}"}}"#);
+        let (four, six) = (data("02:00:00:00:00:04"), data("02:00:00:00:00:06"));
+        let nodes = BTreeMap::from([
+            node("a", &["10.244.1.0/24"], &["192.168.0.1"]),
+            with(
+                node("b", &["10.244.2.0/24", "fd00:2::/64"], &["192.168.0.2", "fd00::2"]),
+                &[("backend-type", "vxlan"), ("backend-data", &four), ("backend-v6-data", &six)],
+            ),
+        ]);
+        for (is_ipv4, mac) in [(true, "02:00:00:00:00:04"), (false, "02:00:00:00:00:06")] {
+            let wanted = wanted(&"a".into(), &nodes, &NodeSettings::default(), is_ipv4).unwrap();
+            assert_eq!(wanted.request.nodes_ips[0].vtep_mac.as_deref(), Some(mac));
+        }
     }
 }

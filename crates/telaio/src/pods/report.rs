@@ -1,11 +1,16 @@
 //! What `telaio status` shows of the pods plane.
 
+use std::collections::HashSet;
+
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use telaio_pod_network::{Attachment, Host, Network};
 
 /// How many instances `telaio status` tells; the count is of all, and the admin API has pages of them.
 pub(crate) const INSTANCES_SHOWN_MAX: usize = 200;
+
+/// How many problems it tells.
+const PROBLEMS_SHOWN_MAX: usize = 50;
 
 /// What only the running plane knows.
 #[derive(Debug, Default)]
@@ -15,9 +20,15 @@ pub(super) struct Shared(Mutex<Known>);
 struct Known {
     policies: usize,
     cni: String,
+    problems: Vec<String>,
 }
 
 impl Shared {
+    /// What is wrong and keeps nothing else from being right.
+    pub(super) fn set_problems(&self, problems: Vec<String>) {
+        self.0.lock().problems = problems;
+    }
+
     /// How many policies the cluster has.
     pub(super) fn set_policies(&self, count: usize) {
         self.0.lock().policies = count;
@@ -43,7 +54,7 @@ pub(crate) struct PodsReport {
     /// How the plugin's installation stands.
     #[serde(default)]
     pub(crate) cni: String,
-    /// What could not be read.
+    /// What could not be read, and which other nodes are not reached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) problems: Vec<String>,
 }
@@ -76,6 +87,14 @@ pub(super) fn report(host: &Host, known: &Shared) -> PodsReport {
     let attachments = host.attachments().map_err(|error| problems.push(error.to_string()));
     let peers = host.other_nodes().map_err(|error| problems.push(error.to_string()));
     let attachments = attachments.unwrap_or_default();
+    problems.extend(host.problems().unwrap_or_default().iter().map(ToString::to_string));
+    let mut told = HashSet::new();
+    problems.retain(|problem| told.insert(problem.clone()));
+    let more = known.problems.len().saturating_sub(PROBLEMS_SHOWN_MAX);
+    problems.extend(known.problems.into_iter().take(PROBLEMS_SHOWN_MAX));
+    if more > 0 {
+        problems.push(format!("and {more} more; the log has all of them"));
+    }
     PodsReport {
         networks: networks.unwrap_or_default().iter().map(network).collect(),
         instance_count: attachments.len(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use telaio_model::{Kind, Node, Object, ObjectKey};
-use telaio_pod_network::node::{NodeIp, NodeRequest, SetupNodeRequest};
+use telaio_pod_network::node::SetupNodeRequest;
 use telaio_pod_network::policy::Keeper;
 use telaio_pod_network::{Error, Host, overlay};
 use telaio_reconcile::kpng::{Inbox, News};
@@ -47,6 +47,7 @@ pub(super) struct PodsSyncer {
     policies: BTreeSet<ObjectKey>,
     /// What was set up last; `None` if that may not be so any more.
     done: Option<SetupNodeRequest>,
+    problems: Problems,
     status: Arc<Shared>,
     waker: Waker,
     /// `None` where there is no API server to tell.
@@ -69,6 +70,7 @@ impl PodsSyncer {
         let installer = Installer::new(settings.cni.clone(), &settings.state_dir);
         let (nodes, policies, done) = (BTreeMap::new(), BTreeSet::new(), None);
         let announcer = None;
+        let problems = Problems::default();
         Self {
             settings,
             inbox,
@@ -78,6 +80,7 @@ impl PodsSyncer {
             nodes,
             policies,
             done,
+            problems,
             status,
             waker,
             announcer,
@@ -160,37 +163,40 @@ impl PodsSyncer {
         }
     }
 
-    /// This node's network and the ways to the others. All of it is looked at where something may be wrong.
+    /// This node's network and the ways to the others. All of it is looked at where something may be wrong. Other nodes that
+    /// cannot be reached are told, and keep nobody else from being reached.
     fn sync_nodes(&mut self, kind: SyncKind) -> Result<(), Error> {
         let own = &self.settings.node;
-        let Some(wanted) = nodes::wanted(own, &self.nodes, &self.settings.nodes) else {
+        let is_ipv4 = match self.settings.nodes.tunnel_address {
+            Some(address) => address.is_ipv4(),
+            None => overlay::uplink(None).is_ok_and(|uplink| uplink.address.is_ipv4()),
+        };
+        let Some(wanted) = nodes::wanted(own, &self.nodes, &self.settings.nodes, is_ipv4) else {
             // Instances may be here without a node's network of ours.
             return if kind == SyncKind::Changes { Ok(()) } else { self.repair() };
         };
-        if kind == SyncKind::Changes && self.done.as_ref() == Some(&wanted) {
-            return Ok(());
-        }
+        self.problems.of_objects = wanted.problems;
+        let wanted = wanted.request;
         if self.done.as_ref() == Some(&wanted) {
             // Somebody may have broken something.
-            return self.repair();
+            return if kind == SyncKind::Changes { Ok(()) } else { self.repair() };
         }
         self.done = None;
-        self.host.setup_node(wanted.clone())?;
-        let is_wanted = |id: &str| wanted.nodes_ips.iter().any(|other| other.node_id == id);
-        for peer in self.host.other_nodes()? {
-            if !is_wanted(&peer.id)
-                && let Some(request) = request_of(&peer)
-            {
-                self.host.delete_node_in_cluster(request)?;
-            }
+        for unreadable in self.host.problems()? {
+            tracing::warn!(error = %unreadable, "a record cannot be read");
         }
+        let refused = self.host.follow_cluster(wanted.clone())?;
         self.repair()?;
+        // Those that a repair tells of may be reached the next time.
+        let refused = refused.iter().map(ToString::to_string);
+        self.problems.refused =
+            refused.filter(|it| !self.problems.unreached.contains(it)).collect();
         self.done = Some(wanted);
         Ok(())
     }
 
     /// What should be there is, and nothing else of ours.
-    fn repair(&self) -> Result<(), Error> {
+    fn repair(&mut self) -> Result<(), Error> {
         let mended = self.host.repair()?;
         if !mended.is_nothing() {
             tracing::warn!(
@@ -201,6 +207,15 @@ impl PodsSyncer {
                 "removed what was left of what is gone"
             );
         }
+        self.problems.unreached = mended.unreached;
+        let refusing = telaio_pod_network::rules::refusing_chains()?;
+        let refusing = refusing.into_iter().map(|chain| {
+            format!(
+                "the chain {chain} drops what it does not know, instances' packets among it; accept there what comes in and goes \
+                 out by their bridges, as with: nft insert rule {chain} iifname \"tl*\" accept, and the same with oifname"
+            )
+        });
+        self.problems.of_others = refusing.collect();
         Ok(())
     }
 
@@ -234,6 +249,7 @@ impl Syncer for PodsSyncer {
             Err(error) => errors.push(error),
         }
         errors.extend(self.sync_nodes(kind).map_err(|error| apply_error(&error)).err());
+        self.status.set_problems(self.problems.tell());
         errors.extend(self.announce().map_err(|error| apply_error(&error)).err());
         errors.extend(self.sync_plugin().map_err(ApplyError::Transient).err());
         match ApplyError::several(errors) {
@@ -243,10 +259,33 @@ impl Syncer for PodsSyncer {
     }
 }
 
-/// What is asked to have a node deleted again.
-fn request_of(peer: &telaio_pod_network::overlay::Peer) -> Option<NodeRequest> {
-    let ip = NodeIp { cluster_ip_cidrs: peer.cidrs.clone(), external_ips: peer.external.clone() };
-    (!peer.cidrs.is_empty()).then(|| NodeRequest::new(peer.id.clone(), ip))
+/// What is wrong and keeps nothing else from being right: told in the status, and once in the log.
+#[derive(Debug, Default)]
+struct Problems {
+    /// With Node objects.
+    of_objects: Vec<String>,
+    /// Nodes that cannot be reached as their objects are.
+    refused: Vec<String>,
+    /// Nodes that cannot be reached as this machine is.
+    unreached: Vec<String>,
+    /// Others' rules.
+    of_others: Vec<String>,
+    told: BTreeSet<String>,
+}
+
+impl Problems {
+    fn tell(&mut self) -> Vec<String> {
+        let all = [&self.of_objects, &self.refused, &self.unreached, &self.of_others];
+        let all: BTreeSet<String> = all.into_iter().flatten().cloned().collect();
+        for problem in all.difference(&self.told) {
+            tracing::warn!("{problem}");
+        }
+        for problem in self.told.difference(&all) {
+            tracing::info!("no longer so: {problem}");
+        }
+        self.told.clone_from(&all);
+        all.into_iter().collect()
+    }
 }
 
 fn apply_error(error: &Error) -> ApplyError {
@@ -259,17 +298,19 @@ fn apply_error(error: &Error) -> ApplyError {
     }
 }
 
-/// Removes all networks with their instances; tells what they were.
+/// Removes all networks with their instances; tells what they were, as far as that can be read.
 pub(super) fn remove_networks(host: &Host) -> Result<Vec<String>, String> {
-    let text = |error: Error| error.to_string();
     let mut removed = Vec::new();
-    for attachment in host.attachments().map_err(text)? {
+    for attachment in host.attachments().unwrap_or_default() {
         removed.push(format!("{attachment}"));
     }
-    let mut names: BTreeSet<String> =
-        host.networks().map_err(text)?.into_iter().map(|network| network.name).collect();
-    names.extend(host.local_nodes().map_err(text)?.into_iter().map(|node| node.id));
+    let networks = host.networks().unwrap_or_default();
+    let mut names: BTreeSet<String> = networks.into_iter().map(|network| network.name).collect();
+    names.extend(host.local_nodes().unwrap_or_default().into_iter().map(|node| node.id));
     removed.extend(names.into_iter().map(|name| format!("network {name}")));
-    host.remove_all().map_err(text)?;
+    let unreadable = host.problems().unwrap_or_default();
+    removed
+        .extend(unreadable.iter().map(|error| format!("a record that could not be read: {error}")));
+    host.remove_all().map_err(|error| error.to_string())?;
     Ok(removed)
 }

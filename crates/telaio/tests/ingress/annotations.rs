@@ -24,6 +24,20 @@ fn redirects_and_rewrites_are_as_asked() {
         + &ingresses(&[
             ("root.example.com", &[("app-root", "/app")]),
             ("moved.example.com", &[("temporal-redirect", "https://new.example.com/x")]),
+            (
+                "whole.example.com",
+                &[
+                    ("permanent-redirect", "https://new.example.com/x$request_uri"),
+                    ("permanent-redirect-code", "308"),
+                ],
+            ),
+            (
+                "other.example.org",
+                &[
+                    ("temporal-redirect", "https://new.example.com$request_uri"),
+                    ("temporal-redirect-code", "307"),
+                ],
+            ),
             ("alias.example.com", &[("server-alias", "other.example.com,*.wild.example.com")]),
             ("prefix.example.com", &[("x-forwarded-prefix", "/shop")]),
             ("www.example.com", &[("from-to-www-redirect", "true")]),
@@ -52,6 +66,10 @@ fn redirects_and_rewrites_are_as_asked() {
     assert!(app.1.ends_with("/app"), "{app:?}");
     assert_eq!(ask(plane.http, "root.example.com", "/other").status, 200);
     assert_eq!(location("moved.example.com", "/"), (302, "https://new.example.com/x".to_owned()));
+    let whole = "https://new.example.com/x/a?b=1".to_owned();
+    assert_eq!(location("whole.example.com", "/a?b=1"), (308, whole));
+    let host_only = "https://new.example.com/a?b=1".to_owned();
+    assert_eq!(location("other.example.org", "/a?b=1"), (307, host_only));
     for host in ["alias.example.com", "other.example.com", "a.wild.example.com"] {
         assert_eq!(ask(plane.http, host, "/").status, 200, "{host}");
     }

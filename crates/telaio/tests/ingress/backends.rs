@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,16 +12,25 @@ use serde_json::Value;
 /// `/slower` after five. Of the query,
 /// `status=` is the answer's status, `max-age=` makes it fresh for so long, `cdn=` is its
 /// `CDN-Cache-Control`, and `size=` its text so long.
-/// The field `X-Echo-Status` is a status, too.
+/// The field `X-Echo-Status` is a status, too, and `X-Echo-Cookie` a cookie to set.
 pub(crate) struct Echo {
     pub(crate) address: SocketAddr,
-    requests: Arc<AtomicUsize>,
-    seen: Seen,
-    ended: Arc<AtomicBool>,
+    shared: Arc<Shared>,
 }
 
-/// What a backend has answered.
-type Seen = Arc<Mutex<Vec<Value>>>;
+/// What its connections share.
+#[derive(Default)]
+struct Shared {
+    name: String,
+    connections: AtomicUsize,
+    requests: AtomicUsize,
+    seen: Mutex<Vec<Value>>,
+    ended: AtomicBool,
+    /// Paths that begin with `/health` are answered with 500.
+    sick: AtomicBool,
+    /// Every answer takes so much longer.
+    late_ms: AtomicU64,
+}
 
 impl Echo {
     pub(crate) fn start(name: &str) -> Self {
@@ -44,57 +53,64 @@ impl Echo {
     /// On this socket.
     pub(crate) fn start_on(name: &str, listener: TcpListener) -> Self {
         let address = listener.local_addr().unwrap();
-        let requests = Arc::new(AtomicUsize::new(0));
-        let ended = Arc::new(AtomicBool::new(false));
-        let seen = Seen::default();
-        let (name, count, end) = (name.to_owned(), Arc::clone(&requests), Arc::clone(&ended));
-        let told = Arc::clone(&seen);
+        let shared = Arc::new(Shared { name: name.to_owned(), ..Shared::default() });
+        let all = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                if end.load(Ordering::Relaxed) {
+                if all.ended.load(Ordering::Relaxed) {
                     return;
                 }
-                let (name, count, told) = (name.clone(), Arc::clone(&count), Arc::clone(&told));
-                let end = Arc::clone(&end);
+                all.connections.fetch_add(1, Ordering::Relaxed);
+                let own = Arc::clone(&all);
                 std::thread::spawn(move || {
                     // A client that breaks off ends this thread and nothing else.
-                    let _ = serve(&stream, &name, &count, &told, &end);
+                    let _ = serve(&stream, &own);
                 });
             }
         });
-        Self { address, requests, seen, ended }
+        Self { address, shared }
+    }
+
+    /// Whether it says that it is not well.
+    pub(crate) fn set_sick(&self, sick: bool) {
+        self.shared.sick.store(sick, Ordering::Relaxed);
+    }
+
+    /// How much longer its answers take from now on.
+    pub(crate) fn set_late(&self, by: Duration) {
+        self.shared.late_ms.store(by.as_millis().try_into().unwrap(), Ordering::Relaxed);
+    }
+
+    /// How many connections came.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Relaxed)
     }
 
     /// What it was asked: method, path, headers and body of each request.
     pub(crate) fn seen(&self) -> Vec<Value> {
-        self.seen.lock().unwrap().clone()
+        self.shared.seen.lock().unwrap().clone()
     }
 
     pub(crate) fn requests(&self) -> usize {
-        self.requests.load(Ordering::Relaxed)
+        self.shared.requests.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Echo {
     fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
+        self.shared.ended.store(true, Ordering::Relaxed);
         // Wakes the thread that accepts.
         let _ = TcpStream::connect(self.address);
     }
 }
 
-fn serve(
-    stream: &TcpStream,
-    name: &str,
-    count: &AtomicUsize,
-    told: &Seen,
-    ended: &AtomicBool,
-) -> std::io::Result<()> {
+fn serve(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
+    let name = &*shared.name;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
     loop {
         let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 || ended.load(Ordering::Relaxed) {
+        if reader.read_line(&mut line)? == 0 || shared.ended.load(Ordering::Relaxed) {
             return Ok(());
         }
         let method = line.split(' ').next().unwrap_or_default().to_owned();
@@ -106,11 +122,18 @@ fn serve(
             let Some((name, value)) = header.trim().split_once(": ") else { break };
             headers.insert(name.to_lowercase(), value.into());
         }
-        let length = headers.get("content-length").and_then(|it| it.as_str()?.parse().ok());
-        let mut sent = vec![0; length.unwrap_or(0)];
-        reader.read_exact(&mut sent)?;
+        let chunked = headers.get("transfer-encoding").is_some_and(|it| it == "chunked");
+        let sent = if chunked {
+            read_chunks(&mut reader)?
+        } else {
+            let length = headers.get("content-length").and_then(|it| it.as_str()?.parse().ok());
+            let mut sent = vec![0; length.unwrap_or(0)];
+            reader.read_exact(&mut sent)?;
+            sent
+        };
         let sent = String::from_utf8_lossy(&sent).into_owned();
-        count.fetch_add(1, Ordering::Relaxed);
+        shared.requests.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(shared.late_ms.load(Ordering::Relaxed)));
         if path.starts_with("/slow") {
             let seconds = if path.starts_with("/slower") { 5 } else { 1 };
             std::thread::sleep(Duration::from_secs(seconds));
@@ -120,7 +143,11 @@ fn serve(
             query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
         };
         let by_field = headers.get("x-echo-status").and_then(Value::as_str);
-        let status = asked("status").or(by_field).unwrap_or("200").to_owned();
+        let sick = shared.sick.load(Ordering::Relaxed) && path.starts_with("/health");
+        let sick = sick.then_some("500");
+        let status = sick.or(asked("status")).or(by_field).unwrap_or("200").to_owned();
+        let cookie = headers.get("x-echo-cookie").and_then(Value::as_str);
+        let cookie = cookie.map_or_else(String::new, |it| format!("set-cookie: {it}\r\n"));
         let fresh = asked("max-age")
             .map_or_else(String::new, |seconds| format!("cache-control: max-age={seconds}\r\n"));
         let cdn =
@@ -130,12 +157,34 @@ fn serve(
             "backend": name, "method": method, "path": path, "headers": headers, "body": sent,
             "padding": padding
         });
-        told.lock().unwrap().push(body.clone());
+        shared.seen.lock().unwrap().push(body.clone());
         let body = if method == "HEAD" { String::new() } else { body.to_string() };
         write!(
             writer,
-            "HTTP/1.1 {status} Status\r\ncontent-type: application/json\r\nx-echo: {name}\r\n{fresh}{cdn}content-length: {}\r\n\r\n{body}",
+            "HTTP/1.1 {status} Status\r\ncontent-type: application/json\r\nx-echo: {name}\r\n{fresh}{cdn}{cookie}content-length: {}\r\n\r\n{body}",
             body.len()
         )?;
+    }
+}
+
+/// A chunked body, whole: who answers before it is here may be quicker than what is tested.
+fn read_chunks(reader: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
+    let bad = || std::io::Error::from(std::io::ErrorKind::InvalidData);
+    let mut sent = Vec::new();
+    loop {
+        let mut size = String::new();
+        reader.read_line(&mut size)?;
+        let size = usize::from_str_radix(size.trim(), 16).map_err(|_| bad())?;
+        let begin = sent.len();
+        sent.resize(begin + size, 0);
+        reader.read_exact(&mut sent[begin..])?;
+        let mut end = String::new();
+        reader.read_line(&mut end)?;
+        if size == 0 {
+            return Ok(sent);
+        }
+        if end != "\r\n" {
+            return Err(bad());
+        }
     }
 }

@@ -42,12 +42,7 @@ fn every_kind_of_backend_is_spoken_with_and_what_it_says_is_kept() {
     let manifests = Manifests::empty();
     let inner = service("one", &[&one]) + &ingress("in", "\"*.example.com\"", "/", "one", "");
     manifests.write("inner.yaml", &inner);
-    // Where the PROXY protocol may come, a connection's beginning is looked at, so HTTP/2 in clear is seen.
-    let inner = Ingress::start_with(
-        manifests,
-        "same",
-        &["--proxy-protocol=on", "--proxy-protocol-from=192.0.2.0/24"],
-    );
+    let inner = Ingress::start(manifests, "same");
     let kinds = [
         ("HTTP", "plain", "1.1"),
         ("H2C", "plain", "2.0"),
@@ -292,4 +287,46 @@ fn a_client_whose_endpoint_failed_comes_back_to_it_or_stays_with_the_next_as_ask
     let _again = Echo::start_on("one", TcpListener::bind(address).unwrap());
     wait_until("the way back", || (get("back.example.com", &back).0 == "one").then_some(()));
     assert_eq!(get("stays.example.com", &moved), ("two".to_owned(), None));
+}
+
+#[test]
+fn how_long_and_how_much_is_kept_is_said_by_the_ingress_where_the_answer_does_not() {
+    let one = Echo::start("one");
+    let manifests = Manifests::empty();
+    let all = service("one", &[&one])
+        + &ingresses(&[
+            ("plain.example.com", &[CACHE]),
+            ("ttl.example.com", &[CACHE, ("telaio.dev/cache-default-ttl", "1h")]),
+            ("small.example.com", &[CACHE, ("telaio.dev/cache-body-size", "4k")]),
+            ("error.example.com", &[CACHE, ("telaio.dev/cache-stale-if-error", "1h")]),
+            ("while.example.com", &[CACHE, ("telaio.dev/cache-stale-while-revalidate", "1h")]),
+        ]);
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "same");
+    let get = |host: &str, path: &str, fields: &str| ask_with(plane.http, host, path, fields);
+    let is_kept = |host: &str, path: &str| {
+        get(host, path, "");
+        // What is kept is there after its answer was sent.
+        (0..20).any(|_| is_hit(&get(host, path, "")))
+    };
+    assert!(!is_kept("plain.example.com", "/nothing-said"));
+    hit(plane.http, "ttl.example.com", "/nothing-said", "");
+    hit(plane.http, "small.example.com", "/?max-age=600&size=1000", "");
+    assert!(!is_kept("small.example.com", "/?max-age=600&size=9000"));
+    hit(plane.http, "plain.example.com", "/?max-age=600&size=9000", "");
+
+    let path = "/?max-age=1";
+    let hosts = ["plain.example.com", "error.example.com", "while.example.com"];
+    for host in hosts {
+        hit(plane.http, host, path, "");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(2_100));
+    let fails = "X-Echo-Status: 500\r\n";
+    assert_eq!(get("plain.example.com", path, fails).status, 500);
+    let stale = get("error.example.com", path, fails);
+    assert_eq!(stale.status, 200, "the backend fails, and what is kept is given: {stale:?}");
+    let before = one.requests();
+    let stale = get("while.example.com", path, "");
+    assert!(is_hit(&stale), "given at once: {stale:?}");
+    wait_until("the question behind it", || (one.requests() > before).then_some(()));
 }

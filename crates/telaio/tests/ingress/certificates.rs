@@ -22,15 +22,19 @@ fn secret(name: &str, kind: &str, entries: &[(&str, &str)]) -> String {
     )
 }
 
-fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+pub(crate) fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+    CertifiedIssuer::self_signed(authority_params(name), KeyPair::generate().unwrap()).unwrap()
+}
+
+fn authority_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    params
 }
 
 /// Certificate and key in PEM.
-fn signed(name: &str, by: &CertifiedIssuer<'static, KeyPair>) -> (String, String) {
+pub(crate) fn signed(name: &str, by: &CertifiedIssuer<'static, KeyPair>) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -38,7 +42,7 @@ fn signed(name: &str, by: &CertifiedIssuer<'static, KeyPair>) -> (String, String
 }
 
 /// Asks by HTTPS; `None` without an answer.
-fn curl(plane: &Ingress, host: &str, path: &str, more: &[&str]) -> Option<Answer> {
+pub(crate) fn curl(plane: &Ingress, host: &str, path: &str, more: &[&str]) -> Option<Answer> {
     let port = plane.https.port();
     let out = Command::new("curl")
         .args(["-ski", "--max-time", "60", "--resolve", &format!("{host}:{port}:127.0.0.1")])
@@ -107,9 +111,10 @@ fn clients_show_the_certificates_that_are_asked_for_also_before_the_cache() {
     let without = curl(&plane, "a.example.com", path, &[]).expect("an answer");
     assert_eq!(without.status, 400, "{without:?}");
     assert_eq!(without.backend(), None);
-    let wrong = curl(&plane, "a.example.com", path, &["--cert", &eve, "--key", &eve_key]);
-    let wrong = wrong.map(|answer| (answer.status, answer.backend()));
-    assert!(wrong.is_none() || wrong == Some((400, None)), "{wrong:?}");
+    // A wrong one is answered, too: the connection is not cut.
+    let wrong = curl(&plane, "a.example.com", path, &["--cert", &eve, "--key", &eve_key])
+        .expect("an answer");
+    assert_eq!((wrong.status, wrong.backend()), (400, None), "{wrong:?}");
     assert_eq!(one.requests(), before);
 }
 
@@ -164,6 +169,108 @@ fn tls_goes_through_to_a_backend_or_is_spoken_with_it() {
     let seen: Value =
         serde_json::from_slice(&out.stdout).unwrap_or_else(|error| panic!("{error}: {out:?}"));
     assert_eq!(seen["headers"]["via"], "2.0 telaio", "one proxy has opened it: {seen}");
+}
+
+#[test]
+fn clients_certificates_may_be_so_far_from_the_authority_and_failures_lead_elsewhere() {
+    let one = Echo::start("one");
+    let key = || KeyPair::generate().unwrap();
+    let root = authority("root");
+    let upper = CertifiedIssuer::signed_by(authority_params("upper"), key(), &root).unwrap();
+    let lower = CertifiedIssuer::signed_by(authority_params("lower"), key(), &upper).unwrap();
+    let (member, member_key) = signed("member", &lower);
+    let (certificate, server_key) = signed("*.example.com", &authority("server"));
+    let clients = ("auth-tls-secret", "clients");
+    let mut all = service("one", &[&one])
+        + &secret(
+            "cert",
+            "kubernetes.io/tls",
+            &[("tls.crt", &certificate), ("tls.key", &server_key)],
+        )
+        + &secret("clients", "Opaque", &[("ca.crt", &root.pem())]);
+    let page = "https://www.example.com/no-certificate";
+    for (name, more) in [
+        ("near", &[("auth-tls-verify-depth", "1")][..]),
+        ("far", &[("auth-tls-verify-depth", "2")][..]),
+        ("page", &[("auth-tls-error-page", page)][..]),
+        ("off", &[("auth-tls-verify-client", "off")][..]),
+    ] {
+        let pairs: Vec<_> = [clients].into_iter().chain(more.iter().copied()).collect();
+        let host = format!("{name}.example.com");
+        all += &with_tls(&ingress(name, &host, "/", "one", &all_annotated(&pairs)), &host);
+    }
+    let manifests = Manifests::empty();
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "same");
+    let directory = tempfile::tempdir().unwrap();
+    let chain = member + &lower.as_ref().pem() + &upper.as_ref().pem();
+    let chain = write(directory.path(), "chain.crt", &chain);
+    let member_key = write(directory.path(), "member.key", &member_key);
+    let shown = ["--cert", &*chain, "--key", &*member_key];
+    let status = |host: &str, more: &[&str]| {
+        let answer = curl(&plane, host, "/", more).expect("an answer");
+        (answer.status, answer.field("location").map(str::to_owned))
+    };
+    assert_eq!(status("near.example.com", &shown), (400, None), "two lie between");
+    assert_eq!(status("far.example.com", &shown), (200, None));
+    assert_eq!(status("page.example.com", &[]), (302, Some(page.to_owned())));
+    assert_eq!(status("off.example.com", &[]), (200, None));
+    assert_eq!(status("off.example.com", &shown), (200, None));
+}
+
+#[test]
+fn a_backends_certificate_must_hold_where_that_is_asked_for_and_it_is_shown_ours() {
+    let one = Echo::start("one");
+    let (inner_issuer, clients, others) =
+        (authority("inner"), authority("clients"), authority("x"));
+    let (certificate, key) = signed("b.example.com", &inner_issuer);
+    let inner_manifests = Manifests::empty();
+    let pairs = [("auth-tls-secret", "clients"), ("auth-tls-verify-client", "on")];
+    let text = service("one", &[&one])
+        + &secret("cert", "kubernetes.io/tls", &[("tls.crt", &certificate), ("tls.key", &key)])
+        + &secret("clients", "Opaque", &[("ca.crt", &clients.pem())])
+        + &with_tls(
+            &ingress("b", "b.example.com", "/", "one", &all_annotated(&pairs)),
+            "b.example.com",
+        );
+    inner_manifests.write("inner.yaml", &text);
+    let inner = Ingress::start(inner_manifests, "same");
+    let (ours, our_key) = signed("proxy", &clients);
+    let own = [("tls.crt", &*ours), ("tls.key", &*our_key)];
+    let mut all = service_at("tls", &[inner.https]);
+    for (name, verify, authority) in [
+        ("right", "on", Some(inner_issuer.pem())),
+        ("wrong", "on", Some(others.pem())),
+        ("never", "off", Some(others.pem())),
+        ("missing", "on", None),
+    ] {
+        let pairs = [
+            ("backend-protocol", "HTTPS"),
+            ("upstream-vhost", "b.example.com"),
+            ("proxy-ssl-name", "b.example.com"),
+            ("proxy-ssl-verify", verify),
+            ("proxy-ssl-secret", name),
+        ];
+        if let Some(authority) = authority {
+            let entries = [own[0], own[1], ("ca.crt", &*authority)];
+            all += &secret(name, "kubernetes.io/tls", &entries);
+        }
+        all += &ingress(name, &format!("{name}.example.com"), "/", "tls", &all_annotated(&pairs));
+    }
+    let manifests = Manifests::empty();
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "same");
+    let ask = |host: &str| super::ask(plane.http, host, "/");
+    for host in ["right.example.com", "never.example.com"] {
+        let answer = ask(host);
+        assert_eq!(answer.status, 200, "{host}: {answer:?}");
+        let subject = answer.seen()["headers"]["ssl-client-subject-dn"].clone();
+        assert!(subject.as_str().unwrap().contains("CN=proxy"), "{host}: {subject}");
+    }
+    let before = one.requests();
+    assert_eq!(ask("wrong.example.com").status, 502);
+    assert_eq!(ask("missing.example.com").status, 403, "nobody comes in");
+    assert_eq!(one.requests(), before);
 }
 
 /// Runs openssl in a directory.

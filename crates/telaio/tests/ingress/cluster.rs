@@ -1,6 +1,7 @@
 //! A cluster as the source: served, told, handed over, with no more rights than the manifest gives.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -12,14 +13,14 @@ use crate::support::{Agent, PATIENCE};
 
 const LEASE: (&str, &str, &str) = ("leases", "kube-system", "telaio-ingress-status");
 
-struct Cluster {
-    server: ApiServer,
+pub(crate) struct Cluster {
+    pub(crate) server: ApiServer,
     dir: TempDir,
 }
 
 impl Cluster {
     /// Two nodes, our class, and a service whose endpoints are these.
-    async fn start(echo: &Echo) -> Self {
+    pub(crate) async fn start(echo: &Echo) -> Self {
         let overrides = Resource::new("telaio.dev/v1", "overrides", "Override");
         let server = ApiServer::builder().register(overrides).start().await.unwrap();
         let node = |name: &str, ip: &str| {
@@ -48,10 +49,14 @@ impl Cluster {
     }
 
     fn endpoints(&self, name: &str, parts: &Value) {
+        self.endpoints_of("web", name, parts);
+    }
+
+    pub(crate) fn endpoints_of(&self, service: &str, name: &str, parts: &Value) {
         let mut slice = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
             "metadata": {"name": name, "namespace": "shop",
-                         "labels": {"kubernetes.io/service-name": "web"}},
+                         "labels": {"kubernetes.io/service-name": service}},
         });
         slice["ports"] = parts["ports"].clone();
         slice["endpoints"] = parts["endpoints"].clone();
@@ -59,7 +64,7 @@ impl Cluster {
     }
 
     /// An Ingress of the host's root; `created` is its age.
-    fn ingress(&self, name: &str, host: &str, created: &str, tls: Option<&str>) {
+    pub(crate) fn ingress(&self, name: &str, host: &str, created: &str, tls: Option<&str>) {
         let mut ingress = json!({
             "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
             "metadata": {"name": name, "namespace": "shop", "creationTimestamp": created},
@@ -74,18 +79,26 @@ impl Cluster {
         self.server.apply(ingress).unwrap();
     }
 
-    fn agent(&self, node: &str) -> (Agent, std::net::SocketAddr, std::net::SocketAddr) {
+    fn agent(&self, node: &str) -> (Agent, SocketAddr, SocketAddr) {
+        self.agent_with(node, &["--ingress-process=same"])
+    }
+
+    /// An agent of this cluster, with these arguments, that serves; and where it does.
+    pub(crate) fn agent_with(&self, node: &str, more: &[&str]) -> (Agent, SocketAddr, SocketAddr) {
         let file = self.server.kubeconfig_file(self.dir.path()).unwrap();
-        let agent = Agent::start(&[
+        let (node, source) =
+            (format!("--node={node}"), format!("--source=kube:{}", file.display()));
+        let mut arguments = vec![
             "run",
             "--planes=ingress",
-            &format!("--node={node}"),
+            &node,
             "--http-listen=127.0.0.1:0",
             "--https-listen=127.0.0.1:0",
             "--ingress-threads=2",
-            "--ingress-process=same",
-            &format!("--source=kube:{}", file.display()),
-        ]);
+            &source,
+        ];
+        arguments.extend(more);
+        let agent = Agent::start(&arguments);
         let listening = agent.wait_log("the ingress listens");
         let address = |name: &str| listening[name].as_str().unwrap().parse().unwrap();
         let (http, https) = (address("http"), address("https"));
@@ -106,12 +119,12 @@ impl Cluster {
     }
 }
 
-fn echo_slice(echo: &Echo, conditions: &Value) -> Value {
+pub(crate) fn echo_slice(echo: &Echo, conditions: &Value) -> Value {
     let endpoint = json!({"addresses": [echo.address.ip().to_string()], "conditions": conditions});
     json!({"ports": [{"name": "http", "port": echo.address.port(), "protocol": "TCP"}], "endpoints": [endpoint]})
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < PATIENCE, "no {what}");
@@ -177,6 +190,59 @@ async fn one_of_two_writes_status_and_events_and_the_other_takes_over_within_15_
     // Who is told to end gives the Lease back.
     let (status, log) = living.end();
     assert_eq!((status.code(), cluster.holder()), (Some(0), String::new()), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_left_us_while_there_was_no_worker_is_not_written_to_any_more() {
+    let one = Echo::start_outside("one");
+    let cluster = Cluster::start(&one).await;
+    cluster.ingress("a-left", "a.example.com", "2026-01-01T00:00:00Z", None);
+    cluster.ingress("b-gone", "b.example.com", "2026-01-01T00:00:00Z", None);
+    cluster.ingress("z-stays", "z.example.com", "2026-01-01T00:00:00Z", None);
+    let (agent, http, _) = cluster.agent_with("loom-a", &["--ingress-process=own"]);
+    let before = json!([{"ip": "192.0.2.1"}, {"ip": "192.0.2.2"}]);
+    for name in ["a-left", "b-gone", "z-stays"] {
+        until("status", || cluster.status(name) == before);
+    }
+    // The worker hears of nothing any more, and dies; the next one is told how things are then.
+    let worker = super::lifecycle::worker_of(agent.pid()).unwrap().to_string();
+    let signal = |name: &str| {
+        let done = std::process::Command::new("kill").args([name, &worker]).status().unwrap();
+        assert!(done.success());
+    };
+    signal("-STOP");
+    let mut left = cluster.server.get("ingresses", "shop", "a-left").unwrap();
+    left["apiVersion"] = "networking.k8s.io/v1".into();
+    left["kind"] = "Ingress".into();
+    left["spec"]["ingressClassName"] = "elsewhere".into();
+    cluster.server.apply(left).unwrap();
+    assert!(cluster.server.delete("ingresses", "shop", "b-gone"));
+    signal("-KILL");
+    agent.wait_log("the ingress worker ended; starting another");
+    until("the new worker", || ask(http, "a.example.com", "/").status == 404);
+    // Under the name of the one that is gone there is somebody else's.
+    let mut other = cluster.server.get("ingresses", "shop", "z-stays").unwrap();
+    other["apiVersion"] = "networking.k8s.io/v1".into();
+    other["kind"] = "Ingress".into();
+    other["metadata"] = json!({"name": "b-gone", "namespace": "shop"});
+    other["spec"]["ingressClassName"] = "elsewhere".into();
+    other["spec"]["rules"][0]["host"] = "b.example.com".into();
+    other["status"] = json!({});
+    cluster.server.apply(other).unwrap();
+    cluster.ingress("y-new", "y.example.com", "2026-01-01T00:00:00Z", None);
+    until("its status", || cluster.status("y-new") == before);
+    let patched = cluster.server.request_count("patch", "ingresses/status");
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "loom-c"},
+        "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.3"}]},
+    });
+    cluster.server.apply(node).unwrap();
+    let after = json!([{"ip": "192.0.2.1"}, {"ip": "192.0.2.2"}, {"ip": "192.0.2.3"}]);
+    // They are written in the order of their names.
+    until("the last status", || cluster.status("z-stays") == after);
+    assert_eq!(cluster.status("y-new"), after);
+    assert_eq!(cluster.status("a-left"), before, "it is not ours any more");
+    assert_eq!(cluster.server.request_count("patch", "ingresses/status"), patched + 2);
 }
 
 fn secret(name: &str) -> Value {

@@ -188,3 +188,157 @@ fn an_answer_for_one_user_is_never_another_users() {
         assert_eq!(one.requests(), before + 1, "it did not say that everybody may have it");
     }
 }
+
+#[test]
+fn who_decides_is_asked_as_the_ingress_says() {
+    let (one, auth) = (Echo::start("one"), Echo::start("auth"));
+    let manifests = Manifests::empty();
+    let url = format!("http://{}/check", auth.address);
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: question, namespace: shop, \
+               labels: {telaio.dev/config: \"true\"}}\ndata: {X-Tier: front, Host: evil.example}\n---\n";
+    let ask_by = |more: &[(&'static str, &'static str)]| -> Vec<(&str, String)> {
+        let more = more.iter().map(|(name, value)| (*name, (*value).to_owned()));
+        [("auth-url", url.clone())].into_iter().chain(more).collect()
+    };
+    let mut all = service("one", &[&one]) + map;
+    for (host, pairs) in [
+        ("method.example.com", ask_by(&[("auth-method", "POST")])),
+        (
+            "signin.example.com",
+            ask_by(&[
+                ("auth-signin", "https://login.example.com/start"),
+                ("auth-signin-redirect-param", "back"),
+            ]),
+        ),
+        (
+            "redirect.example.com",
+            ask_by(&[("auth-request-redirect", "https://$host/back?to=$escaped_request_uri")]),
+        ),
+        ("cookie.example.com", ask_by(&[("auth-always-set-cookie", "true")])),
+        ("nocookie.example.com", ask_by(&[])),
+        ("set.example.com", ask_by(&[("auth-proxy-set-headers", "shop/question")])),
+        ("told.example.com", ask_by(&[("auth-response-headers", "X-Echo,X-User")])),
+        ("framing.example.com", ask_by(&[("auth-response-headers", "X-User,Content-Length")])),
+    ] {
+        let pairs: Vec<_> = pairs.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        all += &ingresses(&[(host, &pairs)]);
+    }
+    manifests.write("all.yaml", &all);
+    let plane = start(manifests);
+    let get = |host: &str, fields: &str| ask_with(plane.http, host, "/x?y=1", fields);
+    let question = |host: &str| {
+        assert_eq!(get(host, "").status, 200, "{host}");
+        auth.seen().pop().unwrap()
+    };
+    assert_eq!(question("method.example.com")["method"], "POST");
+    assert_eq!(question("signin.example.com")["method"], "GET");
+    let sent = get("signin.example.com", "X-Echo-Status: 401\r\n");
+    assert_eq!(sent.status, 302, "{sent:?}");
+    let location = sent.field("location").unwrap();
+    assert!(
+        location.starts_with("https://login.example.com/start?back=http%3A%2F%2F"),
+        "{location}"
+    );
+    let redirect = &question("redirect.example.com")["headers"]["x-auth-request-redirect"];
+    assert_eq!(redirect, "https://redirect.example.com/back?to=%2Fx%3Fy%3D1");
+    let redirect = &question("set.example.com")["headers"]["x-auth-request-redirect"];
+    assert_eq!(redirect, "/x?y=1", "unless said otherwise");
+    let headers = &question("set.example.com")["headers"];
+    assert_eq!(headers["x-tier"], "front");
+    assert_ne!(headers["host"], "evil.example", "framing is the proxy's own");
+    let refused = "X-Echo-Status: 403\r\nX-Echo-Cookie: seen=1\r\n";
+    assert_eq!(get("cookie.example.com", refused).field("set-cookie"), Some("seen=1"));
+    assert_eq!(get("nocookie.example.com", refused).field("set-cookie"), None);
+    // Nobody says by a header of its own who it is.
+    let told = get("told.example.com", "X-User: root\r\n").seen();
+    assert_eq!(told["headers"]["x-echo"], "auth");
+    assert_eq!(told["headers"]["x-user"], serde_json::Value::Null);
+    let (before, asked) = (one.requests(), auth.requests());
+    assert_eq!(get("framing.example.com", "").status, 403);
+    assert_eq!((one.requests(), auth.requests()), (before, asked), "nobody comes in");
+}
+
+#[test]
+fn the_client_cannot_choose_whom_we_ask() {
+    let (one, evil) = (Echo::start("one"), Echo::start("evil"));
+    let manifests = Manifests::empty();
+    let port = evil.address.port();
+    let by_host = format!("http://$host:{port}/check");
+    let all = service("one", &[&one])
+        + &ingresses(&[
+            ("exact.example.com", &[("auth-url", &by_host)]),
+            ("port.example.com", &[("auth-url", "http://$http_host/check")]),
+        ])
+        + &ingress("any", "x", "/", "one", &all_annotated(&[("auth-url", &by_host)]))
+            .replace("  - host: x\n    http:", "  - http:");
+    manifests.write("all.yaml", &all);
+    let plane = start(manifests);
+    // Whoever names the address of a service of its own, or one within, would have it say yes.
+    for host in ["127.0.0.1", &format!("127.0.0.1:{port}"), &format!("port.example.com:{port}")] {
+        assert_eq!(ask_with(plane.http, host, "/", "").status, 403, "{host}");
+    }
+    assert_eq!((one.requests(), evil.requests()), (0, 0));
+    // On a route of one host that host is asked; nobody serves under this name, so nobody comes in.
+    assert_eq!(ask_with(plane.http, "exact.example.com", "/", "").status, 500);
+    let warned = plane.agent.wait_log(
+        "auth-url leads to $host, and for all hosts that is whatever a client writes: nobody comes in there; \
+         name the service's own host in auth-url, or one host in the rule",
+    );
+    assert_eq!(warned["ingress"], "shop/any");
+}
+
+#[test]
+fn lists_have_two_names_and_answers_to_other_origins_say_what_was_asked_for() {
+    let one = Echo::start("one");
+    let manifests = Manifests::empty();
+    let cors = ("enable-cors", "true");
+    let all = service("one", &[&one])
+        + &ingresses(&[
+            ("allow.example.com", &[("allowlist-source-range", "192.0.2.0/24")]),
+            (
+                "both.example.com",
+                &[
+                    ("whitelist-source-range", "0.0.0.0/0"),
+                    ("telaio.dev/whitelist-source-range", "192.0.2.0/24"),
+                ],
+            ),
+            ("friend.example.com", &[("limit-rpm", "1"), ("limit-allowlist", "192.0.2.0/24")]),
+            (
+                "cross.example.com",
+                &[
+                    cors,
+                    ("cors-allow-headers", "X-One,X-Two"),
+                    ("cors-expose-headers", "X-Total"),
+                    ("cors-allow-credentials", "false"),
+                ],
+            ),
+            ("usual.example.com", &[cors]),
+        ]);
+    manifests.write("all.yaml", &all);
+    let plane = start(manifests);
+    let status = |host: &str, address: &str| ask_with(plane.http, host, "/", &from(address)).status;
+    for host in ["allow.example.com", "both.example.com"] {
+        assert_eq!(status(host, "192.0.2.1"), 200, "{host}");
+        assert_eq!(status(host, "198.51.100.1"), 403, "{host}");
+    }
+    for _ in 0..12 {
+        assert_eq!(status("friend.example.com", "192.0.2.1"), 200);
+    }
+    assert!((0..12).any(|_| status("friend.example.com", "198.51.100.1") == 429));
+
+    let origin = "Origin: https://app.example.org\r\n";
+    let question = format!("{origin}Access-Control-Request-Method: GET\r\n");
+    let asked = |host: &str| send(plane.http, "OPTIONS", host, "/", &question, "");
+    let answer = asked("cross.example.com");
+    let allowed = answer.field("access-control-allow-headers").unwrap().to_lowercase();
+    assert!(allowed.contains("x-one") && allowed.contains("x-two"), "{allowed}");
+    assert_eq!(answer.field("access-control-allow-credentials"), None);
+    let answer = ask_with(plane.http, "cross.example.com", "/", origin);
+    let exposed = answer.field("access-control-expose-headers").unwrap().to_lowercase();
+    assert_eq!(exposed, "x-total");
+    assert_eq!(answer.field("access-control-allow-origin"), Some("*"));
+    let answer = asked("usual.example.com");
+    assert_eq!(answer.field("access-control-allow-credentials"), Some("true"));
+    assert_eq!(answer.field("access-control-allow-origin"), Some("https://app.example.org"));
+    assert!(answer.field("access-control-allow-headers").unwrap().contains("Authorization"));
+}

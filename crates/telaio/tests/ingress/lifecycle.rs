@@ -191,13 +191,19 @@ fn told_to_end_it_is_not_ready_and_serves_on_as_long_as_asked() {
 
 #[test]
 fn requests_on_kept_connections_survive_one_agent_after_another() {
+    for process in ["same", "own"] {
+        survive_one_agent_after_another(process);
+    }
+}
+
+fn survive_one_agent_after_another(process: &str) {
     use std::io::{Read as _, Write as _};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const AGENTS: usize = 5;
     const CLIENTS: usize = 8;
     let one = Echo::start("one");
-    let first = Ingress::start(manifests(&one), "same");
+    let first = Ingress::start(manifests(&one), process);
     let (http, stop) = (first.http, std::sync::Arc::new(AtomicBool::new(false)));
     // POSTs must not be sent twice, so a client only opens another connection when it was told to.
     let post = move |stop: &AtomicBool| {
@@ -244,7 +250,8 @@ fn requests_on_kept_connections_survive_one_agent_after_another() {
     for _ in 0..AGENTS {
         let log = tempfile::NamedTempFile::new().unwrap();
         let agent = crate::support::telaio()
-            .args(["run", "--planes=ingress", "--node=loom-a", "--ingress-process=same"])
+            .args(["run", "--planes=ingress", "--node=loom-a"])
+            .arg(format!("--ingress-process={process}"))
             .args(["--http-listen=127.0.0.1:0", "--https-listen=127.0.0.1:0", "--log-format=json"])
             .args(["--admin-listen=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"])
             .arg("--healthz-bind-address=127.0.0.1:0")

@@ -69,7 +69,9 @@ fn annotations_of_ingress_nginx_do_what_they_say() {
     assert!(rewritten.body.contains("\"path\":\"/cart?x=1\""), "{rewritten:?}");
     let to_tls = ask(plane.http, "b.example.com", "/x");
     assert_eq!(to_tls.status, 308, "{to_tls:?}");
-    assert!(to_tls.head.to_lowercase().contains("location: https://b.example.com/x"), "{to_tls:?}");
+    // To where HTTPS is served.
+    let location = format!("https://b.example.com:{}/x", plane.https.port());
+    assert_eq!(to_tls.field("location"), Some(&*location));
     assert_eq!(ask(plane.http, "c.example.com", "/x").status, 301);
     let host = ask(plane.http, "e.example.com", "/");
     assert!(host.body.contains("\"host\":\"internal.example.com\""), "{host:?}");
@@ -170,4 +172,20 @@ fn a_certificate_of_a_secret_is_shown_and_another_replaces_it() {
     until("CN=second.example.com");
     // HTTP is redirected where there is TLS.
     assert_eq!(ask(plane.http, "a.example.com", "/").status, 308);
+}
+
+#[test]
+fn clients_are_redirected_to_the_port_that_is_named_where_traffic_comes_by_another() {
+    let one = Echo::start("one");
+    for (port, location) in
+        [("443", "https://b.example.com/x"), ("8443", "https://b.example.com:8443/x")]
+    {
+        let manifests = Manifests::empty();
+        let forced = annotated("force-ssl-redirect", "true");
+        let text = service("one", &[&one]) + &ingress("ssl", "b.example.com", "/", "one", &forced);
+        manifests.write("all.yaml", &text);
+        let flag = format!("--ssl-redirect-port={port}");
+        let plane = Ingress::start_with(manifests, "same", &[&flag]);
+        assert_eq!(ask(plane.http, "b.example.com", "/x").field("location"), Some(location));
+    }
 }

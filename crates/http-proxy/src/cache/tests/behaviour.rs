@@ -503,3 +503,15 @@ fn headers_can_be_read_from_a_map_too() {
     assert!(Fields::has(&map, &name("cache-control")));
     assert_eq!(Fields::to_map(&map), Fields::to_map(&Headers::from(&map)));
 }
+
+#[test]
+fn parts_are_for_get_alone() {
+    let bench = Bench::new();
+    bench.ask(&get("/"), Some(&origin("max-age=60", "0123456789")));
+    for (range, status) in [("bytes=2-4", 206), ("bytes=99-", 416)] {
+        let asked = get("/").with("range", range);
+        assert_eq!(bench.ask(&asked, None).status, status, "{range}");
+        let got = bench.ask(&asked.method("HEAD"), None);
+        assert_eq!((got.status, got.header("content-range")), (200, None), "{range}");
+    }
+}

@@ -188,3 +188,33 @@ fn requests_of_somebody_known_do_not_make_others_wait() {
     assert!(matches!(bench.lookup(&known), Lookup::Fetch(_)));
     assert!(matches!(bench.lookup(&get("/a")), Lookup::Fetch(_)));
 }
+
+#[test]
+fn what_was_wrong_with_one_request_is_not_everybodys_answer() {
+    let absurd = get("/").with("range", "bytes=999999999-").with("if-match", "\"none\"");
+    for status in [401, 406, 407, 408, 412, 413, 415, 416, 417, 421, 425, 428, 429, 431] {
+        let bench = Bench::new();
+        let refusal = origin("public, max-age=60", "no").status(status);
+        bench.ask(&absurd, Some(&refusal));
+        let got = bench.ask(&get("/"), Some(&origin("max-age=60", "page")));
+        assert_eq!((got.status, got.text()), (200, "page"), "{status}");
+    }
+}
+
+#[test]
+fn what_was_fetched_before_a_purge_is_not_stored_after_it() {
+    let bench = Bench::new();
+    let (request, stored) = (get("/"), origin("max-age=60", "old"));
+    bench.ask(&request, Some(&stored));
+    let key = request.keyed().key;
+    let entry = bench.cache.retrieve(&key, &request.headers).entry.unwrap();
+    // As a writer that had looked at the epoch just before.
+    let since = bench.cache.shared.index.epoch(key.uri());
+    assert!(bench.cache.store_since(&key, &entry, since));
+    bench.cache.shared.index.remove(key.uri());
+    assert!(!bench.cache.store_since(&key, &entry, since));
+    let since = bench.cache.shared.index.epoch(key.uri());
+    bench.cache.shared.index.purge(|_| true);
+    assert!(!bench.cache.store_since(&key, &entry, since));
+    assert!(!bench.ask(&request, Some(&origin("no-store", "new"))).was_cached());
+}

@@ -13,6 +13,7 @@ fn settings(url: &str) -> ForwardAuth {
         signin_redirect_param: "".into(),
         response_headers: vec!["X-User".into()],
         set_headers: Vec::new(),
+        request_redirect: None,
         always_set_cookie: false,
         cache: Duration::ZERO,
         cache_key: None,
@@ -196,4 +197,50 @@ fn names_that_mean_nothing_are_refused() {
     let mut wrong = settings("http://x");
     wrong.method = Some("G T".into());
     assert!(refused(&wrong));
+}
+
+#[tokio::test]
+async fn a_grant_with_a_long_body_or_one_that_is_late_is_a_grant_all_the_same() {
+    let long = format!(
+        "HTTP/1.1 200 OK\r\nx-user: anna\r\ncontent-length: {}\r\n\r\n{}",
+        BODY_BYTES_MAX + 1,
+        "x".repeat(BODY_BYTES_MAX + 1)
+    );
+    let late = "HTTP/1.1 200 OK\r\nx-user: anna\r\ncontent-length: 5\r\n\r\nhal";
+    for answer in [&*long.leak(), late] {
+        let (address, _) = server(answer, 9).await;
+        let mut settings = settings(&format!("http://{address}/check"));
+        settings.timeout = Duration::from_secs(2);
+        let granted = ask(&settings, &Answers::default()).await.unwrap();
+        assert_eq!(granted.request.get_str("x-user"), Some("anna"), "{answer:.60}");
+    }
+    let long = format!(
+        "HTTP/1.1 403 No\r\ncontent-length: {}\r\n\r\n{}",
+        BODY_BYTES_MAX + 1,
+        "x".repeat(BODY_BYTES_MAX + 1)
+    );
+    let (address, _) = server(long.leak(), 9).await;
+    let refusal = ask(&settings(&format!("http://{address}/check")), &Answers::default()).await;
+    let refusal = refusal.unwrap_err();
+    assert_eq!(refusal.head.status, 403);
+    assert!(!refusal.body.is_empty() && refusal.body.len() < 1000, "a page of ours");
+}
+
+#[tokio::test]
+async fn an_answer_does_not_say_where_a_request_ends_or_whom_it_is_for() {
+    let answer = "HTTP/1.1 200 OK\r\nx-user: anna\r\nhost: evil\r\ncontent-length: 0\r\n\r\n";
+    let (address, _) = server(answer, 9).await;
+    let mut settings = settings(&format!("http://{address}/check"));
+    settings.response_headers = ["Content-Length", "Host", "Transfer-Encoding", "X-User"]
+        .into_iter()
+        .map(Arc::from)
+        .collect();
+    let mut problems = Vec::new();
+    let filter = ForwardFilter::new(&"n/i/0/0".into(), &settings, &mut problems).unwrap();
+    assert_eq!(problems.len(), 3, "{problems:?}");
+    let names: Vec<_> = filter.told_fields().iter().map(|name| &**name).collect();
+    assert_eq!(names, ["X-User"]);
+    let client = Client::new(&Verify::Off);
+    let granted = filter.ask(&request(), &client, &Answers::default()).await.unwrap();
+    assert_eq!(granted.request.len(), 1);
 }

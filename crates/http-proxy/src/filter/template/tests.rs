@@ -28,6 +28,11 @@ fn an_unknown_name_is_refused_by_its_name() {
     assert_eq!(Template::parse("a$lua_code").unwrap_err(), UnknownName("lua_code".into()));
     assert_eq!(Template::parse("a$").unwrap_err(), UnknownName(String::new()));
     assert!(Template::parse("${unclosed").is_err());
+    // It goes into logs: short, and on one line.
+    let long = format!("${{a\n{}}}", "x".repeat(500));
+    let shown = Template::parse(&long).unwrap_err().to_string();
+    assert!(shown.starts_with("$a\\nxxx") && !shown.contains('\n'), "{shown}");
+    assert!(shown.chars().filter(|it| *it == 'x').count() < 70, "{shown}");
 }
 
 #[test]
@@ -51,18 +56,22 @@ fn what_a_client_writes_stays_one_value_of_an_address() {
 
 #[test]
 fn an_address_leads_where_it_was_written_to() {
-    let leads = |text: &str| Template::parse(text).unwrap().leads_where_written();
-    for good in [
-        "https://auth.svc/check?k=$http_x_key",
-        "https://$host/oauth2/auth",
-        "$scheme://$http_host$request_uri",
-        "/start?rd=$escaped_request_uri",
-        "https://auth.svc$uri?$args",
+    let leads = |text: &str| Template::parse(text).unwrap().leads();
+    for (text, who) in [
+        ("https://auth.svc/check?k=$http_x_key", Leads::AsWritten),
+        ("/start?rd=$escaped_request_uri", Leads::AsWritten),
+        ("https://auth.svc$uri?$args", Leads::AsWritten),
+        ("https://auth.svc/$host/$http_host", Leads::AsWritten),
+        ("https://$host/oauth2/auth", Leads::ToRequestedHost),
+        ("https://$host:4180/oauth2/auth", Leads::ToRequestedHost),
+        ("http://auth.$host$request_uri", Leads::ToRequestedHost),
+        ("$scheme://$http_host$request_uri", Leads::ToRequestedPort),
+        ("//$http_host/$host", Leads::ToRequestedPort),
+        ("https://$http_x_host/", Leads::Anywhere),
+        ("https://auth.svc$http_x", Leads::Anywhere),
+        ("http$args", Leads::Anywhere),
+        ("//$http_x/a/b/c", Leads::Anywhere),
     ] {
-        assert!(leads(good), "{good}");
-    }
-    for bad in ["https://$http_x_host/", "https://auth.svc$http_x", "http$args", "//$http_x/a/b/c"]
-    {
-        assert!(!leads(bad), "{bad}");
+        assert_eq!(leads(text), who, "{text}");
     }
 }
