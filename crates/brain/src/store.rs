@@ -303,6 +303,22 @@ impl Store {
         Some(inner.make_snapshot())
     }
 
+    /// The overrides that have ended, ordered by name: they count for nobody, and are still written
+    /// where the source reads them.
+    pub fn ended_overrides(&self) -> Vec<Arc<Override>> {
+        let inner = self.inner.read();
+        let first = ObjectRef::new(Kind::Override, ObjectKey::cluster(""));
+        let kept = inner.objects.range(&first..).map(|(_, object)| object);
+        let of = |object: &Object| match object {
+            Object::Override(decided) => Some(Arc::clone(decided)),
+            _ => None,
+        };
+        let kept = kept.map_while(of).filter(|it| !it.is_active(inner.now_s));
+        let mut all: Vec<_> = kept.chain(inner.ended.values().filter_map(of)).collect();
+        all.sort_by(|one, other| one.meta.key.cmp(&other.meta.key));
+        all
+    }
+
     /// A cursor for a new watcher, which keeps nothing until it is moved to a revision.
     pub(crate) fn cursor(self: &Arc<Self>) -> Cursor {
         self.inner.write().watchers += 1;

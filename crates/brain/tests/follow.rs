@@ -333,6 +333,34 @@ fn a_pause_of_routes_ends_by_itself_and_comes_back_with_the_clock() {
 }
 
 #[test]
+fn what_has_ended_is_known_by_name_pauses_and_drains_alike() {
+    let store = Store::new();
+    let target = telaio_model::OverrideTarget::Routes { host: None, path: None };
+    let action = telaio_model::OverrideAction::Pause { retry_after_s: 60 };
+    let mut pause = web_override("pause", target, action);
+    let target = telaio_model::OverrideTarget::Pod("web-1".into());
+    let mut drain = web_override("drain", target, telaio_model::OverrideAction::Drain);
+    (pause.until_s, drain.until_s) = (Some(100), Some(50));
+    let gone = ObjectRef::new(Kind::Override, pause.meta.key.clone());
+    store.apply(set([web().into(), pause.clone().into(), drain.into()]));
+    let names = || -> Vec<String> {
+        store.ended_overrides().iter().map(|it| it.meta.key.name.to_string()).collect()
+    };
+    for (now_s, ended) in
+        [(10, &[][..]), (50, &["drain"]), (100, &["drain", "pause"]), (60, &["drain"])]
+    {
+        store.set_time(now_s);
+        assert_eq!(names(), ended, "at {now_s}");
+    }
+    // One that comes when it is over already, and one that is removed where it is written.
+    store.set_time(200);
+    store.apply(set([pause.into()]));
+    assert_eq!(names(), ["drain", "pause"]);
+    store.apply(Batch { changes: vec![ObjectChange::Delete(gone)], synced: true });
+    assert_eq!(names(), ["drain"]);
+}
+
+#[test]
 fn what_nobody_needs_is_not_kept() {
     let store = Store::new();
     store.apply(set([web().into()]));

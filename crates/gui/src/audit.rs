@@ -2,7 +2,8 @@
 //!
 //! One line of JSON an entry, in a file that only its owner reads. When it is full it becomes
 //! `audit.log.1`, in place of the one before. The last entries are held, so that they can be shown
-//! and undone, over restarts too.
+//! and undone, over restarts too. What was refused is held apart: asking in vain pushes out nothing
+//! that can be undone.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -13,14 +14,16 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use telaio_model::{ObjectKey, Override};
 
-use crate::values::action::AuditEntry;
+use crate::entry_id::{AgentName, entry_id, number_of};
+use crate::values::action::{AuditEntry, Outcome};
 
 /// The file's name in the state directory.
 pub const FILE: &str = "audit.log";
 /// How long the file may be; there are two.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// How many entries are held.
+/// How many entries are held, and of them how many that were refused.
 const HELD_MAX: usize = 1000;
+const REFUSED_MAX: usize = 200;
 
 /// One override before and after an action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,39 +55,54 @@ struct Inner {
 /// The log.
 #[derive(Debug)]
 pub struct AuditLog {
+    agent: AgentName,
+    tag: String,
     path: Option<PathBuf>,
     inner: Mutex<Inner>,
 }
 
 impl AuditLog {
-    /// A log in this directory.
-    pub fn open(state_dir: &Path) -> io::Result<Self> {
+    /// The log of this agent in this directory.
+    pub fn open(state_dir: &Path, agent: AgentName) -> io::Result<Self> {
         let path = state_dir.join(FILE);
         let mut inner = Inner { next_id: 1, ..Inner::default() };
         for file in [rotated(&path), path.clone()] {
             inner.load(&file)?;
         }
         inner.file = Some(open(&path)?);
-        Ok(Self { path: Some(path), inner: Mutex::new(inner) })
+        Ok(Self { tag: agent.tag(), agent, path: Some(path), inner: Mutex::new(inner) })
     }
 
     /// A log that nothing is written of, for where there is no state directory.
-    pub fn in_memory() -> Self {
-        Self { path: None, inner: Mutex::new(Inner { next_id: 1, ..Inner::default() }) }
+    pub fn in_memory(agent: AgentName) -> Self {
+        let inner = Mutex::new(Inner { next_id: 1, ..Inner::default() });
+        Self { tag: agent.tag(), agent, path: None, inner }
+    }
+
+    /// Whose it is.
+    pub(crate) fn agent(&self) -> &AgentName {
+        &self.agent
+    }
+
+    /// What its numbers begin with.
+    pub(crate) fn tag(&self) -> &str {
+        &self.tag
     }
 
     /// Notes an entry; gives it with its number. What cannot be written is held, and logged.
     pub(crate) fn append(&self, mut kept: Kept) -> AuditEntry {
         let mut inner = self.inner.lock();
-        kept.entry.id = inner.next_id;
+        kept.entry.id = entry_id(&self.tag, inner.next_id);
         inner.next_id += 1;
         if let Err(error) = self.write(&mut inner, &kept) {
+            // A part of the line may stand there; opening anew begins another.
+            inner.file = None;
             tracing::error!(%error, "the audit log cannot be written");
         }
         let entry = kept.entry.clone();
         inner.hold(kept);
         tracing::info!(
-            id = entry.id, who = %entry.who, from = %entry.from, outcome = ?entry.outcome,
+            id = %entry.id, who = %entry.who, from = %entry.from, outcome = ?entry.outcome,
             "{}", entry.summary
         );
         entry
@@ -111,7 +129,7 @@ impl AuditLog {
     }
 
     /// The entry of this number, if it is still held.
-    pub(crate) fn get(&self, id: u64) -> Option<Kept> {
+    pub(crate) fn get(&self, id: &str) -> Option<Kept> {
         let inner = self.inner.lock();
         inner.entries.iter().find(|kept| kept.entry.id == id).cloned()
     }
@@ -132,7 +150,8 @@ impl Inner {
         for line in BufReader::new(file).split(b'\n') {
             // A line that a crash cut off, or of a later release, is left.
             if let Ok(kept) = serde_json::from_slice::<Kept>(&line?) {
-                self.next_id = self.next_id.max(kept.entry.id + 1);
+                let number = number_of(&kept.entry.id).unwrap_or_default();
+                self.next_id = self.next_id.max(number.saturating_add(1));
                 self.hold(kept);
             }
         }
@@ -140,12 +159,19 @@ impl Inner {
     }
 
     fn hold(&mut self, kept: Kept) {
-        if let Some(undone) = kept.entry.undoes
-            && let Some(entry) = self.entries.iter_mut().find(|it| it.entry.id == undone)
-            && kept.entry.outcome == crate::values::action::Outcome::Done
+        if let Some(undone) = &kept.entry.undoes
+            && let Some(entry) = self.entries.iter_mut().find(|it| it.entry.id == *undone)
+            && kept.entry.outcome == Outcome::Done
         {
-            entry.entry.undone_by = Some(kept.entry.id);
+            entry.entry.undone_by = Some(kept.entry.id.clone());
             entry.entry.undoable = false;
+        }
+        let is_refused = |it: &Kept| it.entry.outcome == Outcome::Refused;
+        if is_refused(&kept)
+            && self.entries.iter().filter(|it| is_refused(it)).count() >= REFUSED_MAX
+        {
+            let oldest = self.entries.iter().position(is_refused);
+            oldest.and_then(|at| self.entries.remove(at));
         }
         if self.entries.len() >= HELD_MAX {
             self.entries.pop_front();
@@ -178,10 +204,18 @@ mod tests {
     use crate::values::Role;
     use crate::values::action::Outcome;
 
+    fn agent() -> AgentName {
+        AgentName::node("loom-a")
+    }
+
+    fn id(number: u64) -> String {
+        entry_id(&agent().tag(), number)
+    }
+
     fn kept(summary: &str, undoes: Option<u64>) -> Kept {
         Kept {
             entry: AuditEntry {
-                id: 0,
+                id: String::new(),
                 at_ms: 1,
                 who: "anna".into(),
                 role: Role::Admin,
@@ -192,7 +226,7 @@ mod tests {
                 until_ms: None,
                 outcome: Outcome::Done,
                 error: None,
-                undoes,
+                undoes: undoes.map(id),
                 undone_by: None,
                 undoable: true,
             },
@@ -203,19 +237,19 @@ mod tests {
     #[test]
     fn entries_outlive_a_restart_and_a_line_that_was_cut_off() {
         let dir = tempfile::tempdir().unwrap();
-        let log = AuditLog::open(dir.path()).unwrap();
-        assert_eq!(log.append(kept("one", None)).id, 1);
-        assert_eq!(log.append(kept("two", Some(1))).id, 2);
-        assert_eq!(log.get(1).unwrap().entry.undone_by, Some(2));
+        let log = AuditLog::open(dir.path(), agent()).unwrap();
+        assert_eq!(log.append(kept("one", None)).id, id(1));
+        assert_eq!(log.append(kept("two", Some(1))).id, id(2));
+        assert_eq!(log.get(&id(1)).unwrap().entry.undone_by, Some(id(2)));
         drop(log);
         let path = dir.path().join(FILE);
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"{\"id\": 3, cut").unwrap();
-        let log = AuditLog::open(dir.path()).unwrap();
-        assert_eq!(log.get(1).unwrap().entry.undone_by, Some(2));
-        assert_eq!(log.append(kept("three", None)).id, 3);
+        let log = AuditLog::open(dir.path(), agent()).unwrap();
+        assert_eq!(log.get(&id(1)).unwrap().entry.undone_by, Some(id(2)));
+        assert_eq!(log.append(kept("three", None)).id, id(3));
         drop(log);
-        let log = AuditLog::open(dir.path()).unwrap();
+        let log = AuditLog::open(dir.path(), agent()).unwrap();
         let summaries: Vec<_> = log.entries().into_iter().map(|it| it.summary).collect();
         assert_eq!(summaries, ["three", "two", "one"]);
         #[cfg(unix)]
@@ -226,9 +260,52 @@ mod tests {
     }
 
     #[test]
+    fn entries_of_the_time_before_tags_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut old = serde_json::to_value(kept("old", None)).unwrap();
+        old["id"] = 7.into();
+        old["undone_by"] = 8.into();
+        std::fs::write(dir.path().join(FILE), format!("{old}\n")).unwrap();
+        let log = AuditLog::open(dir.path(), agent()).unwrap();
+        assert_eq!(log.get("7").unwrap().entry.undone_by.as_deref(), Some("8"));
+        assert_eq!(log.append(kept("new", None)).id, id(8));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_could_not_be_written_whole_does_not_glue_to_the_next_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = AuditLog::open(dir.path(), agent()).unwrap();
+        // A disk that is full takes the beginning of a line, and then nothing.
+        let path = dir.path().join(FILE);
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"id\": ").unwrap();
+        let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
+        log.inner.lock().file = Some((full, 0));
+        log.append(kept("lost", None));
+        log.append(kept("kept", None));
+        drop(log);
+        let log = AuditLog::open(dir.path(), agent()).unwrap();
+        let summaries: Vec<_> = log.entries().into_iter().map(|it| it.summary).collect();
+        assert_eq!(summaries, ["kept"]);
+    }
+
+    #[test]
+    fn refusals_do_not_push_out_what_can_be_undone() {
+        let log = AuditLog::in_memory(agent());
+        log.append(kept("done", None));
+        for _ in 0..2 * HELD_MAX {
+            let mut refused = kept("refused", None);
+            refused.entry.outcome = Outcome::Refused;
+            log.append(refused);
+        }
+        assert!(log.get(&id(1)).is_some());
+        assert_eq!(log.entries().len(), REFUSED_MAX + 1);
+    }
+
+    #[test]
     fn a_full_file_makes_room_for_another_and_there_are_two() {
         let dir = tempfile::tempdir().unwrap();
-        let log = AuditLog::open(dir.path()).unwrap();
+        let log = AuditLog::open(dir.path(), agent()).unwrap();
         let text = "x".repeat(64 << 10);
         for _ in 0..200 {
             log.append(kept(&text, None));

@@ -15,7 +15,8 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::agent::Agent;
-use crate::token::{Checked, Tokens};
+use crate::manage::Manager;
+use crate::token::{Reviewed, Tokens};
 use crate::values::{Problem, Role};
 
 /// Who may ask, and how.
@@ -45,6 +46,7 @@ pub struct ClientAddress(pub IpAddr);
 pub(crate) struct Guard {
     pub(crate) settings: GuardSettings,
     pub(crate) agent: Arc<dyn Agent>,
+    pub(crate) manager: Arc<Manager>,
 }
 
 /// The headers of every answer.
@@ -107,6 +109,7 @@ pub(crate) async fn inner(
     };
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     if !reads && caller.role < Role::Admin {
+        guard.manager.note_forbidden(&caller, request.uri().path());
         return problem(
             StatusCode::FORBIDDEN,
             "forbidden",
@@ -185,27 +188,64 @@ fn check_origin(settings: &GuardSettings, headers: &HeaderMap) -> Result<(), Box
 
 async fn caller(guard: &Guard, headers: &HeaderMap, from: IpAddr) -> Result<Caller, Box<Response>> {
     let tokens = &guard.settings.tokens;
-    let Some(token) = bearer(headers) else { return Err(Box::new(refuse(tokens, from, false))) };
-    let known = |name: String, role| Caller { name, role, from };
-    match tokens.check(token, from) {
-        Checked::Known(name, role) => Ok(known(name, role)),
-        Checked::TooMany => Err(Box::new(refuse(tokens, from, true))),
-        Checked::Unknown if tokens.review => {
-            let answer = if let Some(answer) = tokens.reviewed(token) {
-                answer
-            } else {
-                // Silence says nothing about the token: it is neither kept nor counted as wrong.
-                let asked = guard.agent.review(token).await;
-                let answer = asked.map_err(|refusal| Box::new(refusal.into_response()))?;
-                tokens.remember(token, answer.clone());
-                answer
-            };
-            answer
-                .map(|(name, role)| known(name, role))
-                .ok_or_else(|| Box::new(refuse(tokens, from, false)))
-        }
-        Checked::Unknown => Err(Box::new(refuse(tokens, from, false))),
+    // Who sends none guesses nothing: nobody is shut out for that.
+    let Some(token) = bearer(headers) else { return Err(Box::new(refuse(false))) };
+    let known = |(name, role): (String, Role)| Caller { name, role, from };
+    if let Some(found) = tokens.check(token) {
+        return Ok(known(found));
     }
+    if !tokens.review {
+        return Err(Box::new(refuse(tokens.failed(from))));
+    }
+    let answer = match tokens.reviewed(token, from) {
+        Reviewed::Said(answer) => answer,
+        Reviewed::NotNow => return Err(Box::new(refuse(true))),
+        Reviewed::Ask => {
+            // Silence says nothing about the token: it is neither kept nor counted as wrong.
+            let asked = guard.agent.review(token).await;
+            let answer = asked.map_err(|refusal| Box::new(refusal.into_response()))?;
+            tokens.remember(token, answer.clone());
+            if answer.is_none() {
+                return Err(Box::new(refuse(tokens.failed(from))));
+            }
+            answer
+        }
+    };
+    // The same wrong one again is a page that was left open, and no guess.
+    answer.map(known).ok_or_else(|| Box::new(refuse(false)))
+}
+
+/// The token of a stream, for it to be looked at again.
+#[derive(Clone)]
+pub(crate) struct Shown {
+    token: String,
+    caller: Caller,
+}
+
+impl Shown {
+    pub(crate) fn of(headers: &HeaderMap, caller: &Caller) -> Self {
+        let token = bearer(headers).unwrap_or_default().to_owned();
+        Self { token, caller: caller.clone() }
+    }
+}
+
+/// Whether a token still says who it said. Where the cluster does not say it does not, as for every
+/// other request.
+pub(crate) async fn still_counts(guard: &Guard, shown: &Shown) -> bool {
+    let tokens = &guard.settings.tokens;
+    let now = match tokens.check(&shown.token) {
+        Some(found) => Some(found),
+        None => match tokens.reviewed(&shown.token, shown.caller.from) {
+            Reviewed::Said(answer) => answer,
+            // It was right when it came: it is no guess.
+            Reviewed::Ask | Reviewed::NotNow => {
+                let Ok(answer) = guard.agent.review(&shown.token).await else { return false };
+                tokens.remember(&shown.token, answer.clone());
+                answer
+            }
+        },
+    };
+    now.is_some_and(|(name, role)| name == shown.caller.name && role == shown.caller.role)
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -216,8 +256,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
         .then_some(token)
 }
 
-fn refuse(tokens: &Tokens, from: IpAddr, over: bool) -> Response {
-    let too_many = tokens.failed(from) || over;
+fn refuse(too_many: bool) -> Response {
     let (status, code, message) = if too_many {
         let message = "too many wrong tokens came from your address; wait a minute";
         (StatusCode::TOO_MANY_REQUESTS, "too_many", message)

@@ -1,11 +1,12 @@
 //! The server: REST under `/api/v1`, the stream, the page.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Extension, Path, Query, State};
+use axum::extract::{DefaultBodyLimit, Extension, Path, Query, Request, State};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
@@ -22,11 +23,11 @@ use crate::guard::{self, Caller, Guard, GuardSettings, problem};
 use crate::hub::{Frame, Hub};
 use crate::lists::{ListQuery, Listed};
 use crate::manage::Manager;
-use crate::map::{self, MapQuery};
+use crate::map::{MapQuery, Maps};
 use crate::values::action::{ActionRequest, UndoRequest};
 use crate::values::stream::{Hello, Lagged};
 use crate::values::trace::TraceQuestion;
-use crate::values::{Key, Page, Whoami};
+use crate::values::{Key, Page, Stale, Whoami};
 use crate::{openapi, page};
 
 /// How long a request's body may be.
@@ -43,18 +44,32 @@ pub struct GuiSettings {
     pub tick: Duration,
     /// How many streams may be open.
     pub streams_max: usize,
+    /// How long an override that has ended stays written: by then it has ended for agents whose clocks
+    /// are behind too.
+    pub ended_grace: Duration,
+    /// How often a stream's token is looked at again: the cluster may have taken it back.
+    pub stream_check: Duration,
 }
 
 impl Default for GuiSettings {
     fn default() -> Self {
-        Self { guard: GuardSettings::default(), tick: Duration::from_secs(1), streams_max: 256 }
+        Self {
+            guard: GuardSettings::default(),
+            tick: Duration::from_secs(1),
+            streams_max: 256,
+            ended_grace: Duration::from_secs(30),
+            stream_check: Duration::from_secs(30),
+        }
     }
 }
 
 /// What handlers need.
 struct Shared {
     hub: Arc<Hub>,
-    manager: Manager,
+    maps: Maps,
+    manager: Arc<Manager>,
+    guard: Arc<Guard>,
+    stream_check: Duration,
 }
 
 type App = State<Arc<Shared>>;
@@ -62,7 +77,6 @@ type App = State<Arc<Shared>>;
 /// The server.
 pub struct GuiServer {
     shared: Arc<Shared>,
-    guard: Arc<Guard>,
 }
 
 impl std::fmt::Debug for GuiServer {
@@ -81,9 +95,11 @@ impl GuiServer {
     ) -> Self {
         let hub = Hub::new(Arc::clone(&agent), events, settings.tick, settings.streams_max);
         let hub = Arc::new(hub);
-        let manager = Manager::new(Arc::clone(&hub), audit);
-        let guard = Arc::new(Guard { settings: settings.guard, agent });
-        Self { shared: Arc::new(Shared { hub, manager }), guard }
+        let manager = Arc::new(Manager::new(Arc::clone(&hub), audit, settings.ended_grace));
+        let guard = Guard { settings: settings.guard, agent, manager: Arc::clone(&manager) };
+        let (guard, stream_check) = (Arc::new(guard), settings.stream_check);
+        let maps = Maps::default();
+        Self { shared: Arc::new(Shared { hub, maps, manager, guard, stream_check }) }
     }
 
     /// All routes.
@@ -112,25 +128,48 @@ impl GuiServer {
             .route("/api/v1/actions", post(act))
             .route("/api/v1/actions/{id}/undo", post(undo))
             .with_state(Arc::clone(&self.shared))
-            .layer(axum::middleware::from_fn_with_state(Arc::clone(&self.guard), guard::inner));
+            .layer(axum::middleware::from_fn_with_state(
+                Arc::clone(&self.shared.guard),
+                guard::inner,
+            ));
         Router::new()
             .route("/api/v1/openapi.json", get(document))
             .merge(api)
+            .route("/api", axum::routing::any(nothing))
+            .route("/api/", axum::routing::any(nothing))
             .route("/api/{*rest}", axum::routing::any(nothing))
             .fallback(page::serve)
             .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-            .layer(axum::middleware::from_fn_with_state(Arc::clone(&self.guard), guard::outer))
+            .layer(axum::middleware::from_fn(in_json))
+            .layer(axum::middleware::from_fn_with_state(
+                Arc::clone(&self.shared.guard),
+                guard::outer,
+            ))
     }
 
     /// Takes figures, tells streams and ends overrides, for as long as it is polled.
     pub async fn run(&self) {
-        let mut ticks = tokio::time::interval(self.shared.hub.tick);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            self.shared.hub.on_tick().await;
-            self.shared.manager.end_what_is_over().await;
-        }
+        let every = || {
+            let mut ticks = tokio::time::interval(self.shared.hub.tick);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            ticks
+        };
+        let telling = async {
+            let mut ticks = every();
+            loop {
+                ticks.tick().await;
+                self.shared.hub.on_tick().await;
+            }
+        };
+        // Beside it: an API server that does not answer must not have the page stand still.
+        let ending = async {
+            let mut ticks = every();
+            loop {
+                ticks.tick().await;
+                self.shared.manager.end_what_is_over().await;
+            }
+        };
+        let ((), ()) = tokio::join!(telling, ending);
     }
 }
 
@@ -166,6 +205,33 @@ fn answer<T: Serialize>(answer: Result<T, Refusal>) -> Response {
     }
 }
 
+/// What the framework refuses by itself it says in plain text, or not at all; the API says everything in JSON.
+async fn in_json(request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_api = path == "/api" || path.starts_with("/api/");
+    let response = next.run(request).await;
+    let status = response.status();
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let is_json = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    if !is_api || is_json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let (code, message) = match status {
+        StatusCode::METHOD_NOT_ALLOWED => {
+            ("bad_method", "it cannot be asked for in this way; /api/v1/openapi.json says how")
+        }
+        StatusCode::PAYLOAD_TOO_LARGE => ("too_large", "the body is too long: 64 KiB are enough"),
+        StatusCode::NOT_FOUND => ("not_found", "there is nothing of this name"),
+        it if it.is_client_error() => ("bad_request", "the request cannot be read"),
+        _ => ("failed", "it could not be answered; the agent's log may say why"),
+    };
+    let mut said = problem(status, code, message);
+    if let Some(allowed) = response.headers().get(header::ALLOW) {
+        said.headers_mut().insert(header::ALLOW, allowed.clone());
+    }
+    said
+}
+
 async fn nothing() -> Response {
     let message = "there is nothing of this name; /api/v1/openapi.json says what there is";
     Refusal::NotFound(message.to_owned()).into_response()
@@ -192,8 +258,15 @@ async fn overview(State(app): App) -> Response {
     json(&app.hub.overview().await)
 }
 
-async fn history(State(app): App) -> Response {
-    json(&app.hub.history())
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HistoryQuery {
+    since_ms: Option<i64>,
+}
+
+async fn history(State(app): App, uri: Uri) -> Response {
+    let query: Result<HistoryQuery, Refusal> = query(&uri);
+    answer(query.map(|query| app.hub.history(query.since_ms)))
 }
 
 /// A part of a list.
@@ -202,12 +275,9 @@ async fn list<T: Listed + Clone + Serialize>(
     uri: &Uri,
     of: fn(&Network) -> &[T],
 ) -> Response {
-    let query: ListQuery = match query(uri) {
-        Ok(query) => query,
-        Err(refusal) => return refusal.into_response(),
-    };
+    let query: Result<ListQuery, Refusal> = query(uri);
     let network = app.hub.network().await;
-    answer(query.page(of(&network), network.at_ms))
+    answer(query.and_then(|query| query.page(of(&network), network.at_ms)))
 }
 
 async fn services(State(app): App, uri: Uri) -> Response {
@@ -218,12 +288,28 @@ async fn nodes(State(app): App, uri: Uri) -> Response {
     list(&app, &uri, |it| &it.nodes).await
 }
 
+/// A part of a list of what only the ingress' worker knows.
+async fn list_of_worker<T: Listed + Clone + Serialize>(
+    app: &Shared,
+    uri: &Uri,
+    of: fn(&Network) -> &[T],
+) -> Response {
+    let query: Result<ListQuery, Refusal> = query(uri);
+    let network = app.hub.network().await;
+    let stale = network.routes_stale.clone();
+    if let Some(Stale { since_ms: None, reason }) = stale {
+        return Refusal::Unavailable(reason).into_response();
+    }
+    let page = query.and_then(|query| query.page(of(&network), network.at_ms));
+    answer(page.map(|page| Page { stale, ..page }))
+}
+
 async fn routes(State(app): App, uri: Uri) -> Response {
-    list(&app, &uri, |it| &it.routes).await
+    list_of_worker(&app, &uri, |it| &it.routes).await
 }
 
 async fn certificates(State(app): App, uri: Uri) -> Response {
-    list(&app, &uri, |it| &it.certificates).await
+    list_of_worker(&app, &uri, |it| &it.certificates).await
 }
 
 async fn networks(State(app): App, uri: Uri) -> Response {
@@ -269,7 +355,7 @@ async fn traffic_map(State(app): App, uri: Uri) -> Response {
         Err(refusal) => return refusal.into_response(),
     };
     let network = app.hub.network().await;
-    answer(map::draw(&query, &network, &*app.hub.agent))
+    answer(app.maps.get(&query, &network, &*app.hub.agent).map(|map| (*map).clone()))
 }
 
 async fn trace(State(app): App, uri: Uri) -> Response {
@@ -335,11 +421,8 @@ async fn undo(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Response {
-    let Ok(id) = id.parse::<u64>() else {
-        return Refusal::NotFound(format!("{id:?} is no entry of the audit log")).into_response();
-    };
     match body::<UndoRequest>(&headers, &bytes) {
-        Ok(request) => answer(app.manager.undo(&caller, id, &request).await),
+        Ok(request) => answer(app.manager.undo(&caller, &id, &request).await),
         Err(response) => *response,
     }
 }
@@ -350,6 +433,9 @@ struct Stream {
     topics: Option<Vec<String>>,
     first: Vec<Bytes>,
     _place: OwnedSemaphorePermit,
+    app: Arc<Shared>,
+    token: guard::Shown,
+    checked: Instant,
 }
 
 impl Stream {
@@ -359,7 +445,15 @@ impl Stream {
             return Some(first);
         }
         loop {
-            match tokio::time::timeout(KEEP_ALIVE, self.frames.recv()).await {
+            let left = self.app.stream_check.saturating_sub(self.checked.elapsed());
+            if left.is_zero() {
+                if !guard::still_counts(&self.app.guard, &self.token).await {
+                    return None;
+                }
+                self.checked = Instant::now();
+                continue;
+            }
+            match tokio::time::timeout(KEEP_ALIVE.min(left), self.frames.recv()).await {
                 Err(_) => return Some(Bytes::from_static(b": still here\n\n")),
                 Ok(Ok(frame)) => {
                     let is_wanted =
@@ -383,7 +477,12 @@ struct StreamQuery {
     topics: Option<String>,
 }
 
-async fn stream(State(app): App, Extension(caller): Extension<Caller>, uri: Uri) -> Response {
+async fn stream(
+    State(app): App,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Response {
     let query: StreamQuery = match query(&uri) {
         Ok(query) => query,
         Err(refusal) => return refusal.into_response(),
@@ -406,6 +505,9 @@ async fn stream(State(app): App, Extension(caller): Extension<Caller>, uri: Uri)
         topics: query.topics.map(|it| it.split(',').map(|it| it.trim().to_owned()).collect()),
         first: first.map(|frame| frame.bytes).collect(),
         _place: place,
+        token: guard::Shown::of(&headers, &caller),
+        checked: Instant::now(),
+        app: Arc::clone(&app),
     };
     let bytes = futures::stream::unfold(stream, |mut stream| async {
         let next = stream.next().await?;

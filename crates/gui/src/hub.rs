@@ -14,7 +14,7 @@ use crate::history::Samples;
 use crate::values::action::AuditEntry;
 use crate::values::overview::{Attention, Cache, History, Overview, PlaneHealth, Sample, Traffic};
 use crate::values::stream::{Changes, HealthChange, OverridesChanged};
-use crate::values::{Key, State};
+use crate::values::{Key, Stale, State};
 
 /// How many messages may wait for a slow reader; then it is told that it missed some.
 const MESSAGES_MAX: usize = 64;
@@ -85,8 +85,8 @@ impl Hub {
         self.frames.subscribe()
     }
 
-    pub(crate) fn history(&self) -> History {
-        self.samples.lock().history()
+    pub(crate) fn history(&self, since_ms: Option<i64>) -> History {
+        self.samples.lock().history(since_ms)
     }
 
     /// What there is, not older than a tick; made once for all who ask meanwhile.
@@ -108,8 +108,9 @@ impl Hub {
     }
 
     /// Lists that nobody has asked for of late are not held.
-    async fn drop_old(&self) {
-        let mut kept = self.network.lock().await;
+    fn drop_old(&self) {
+        // While they are made somebody looks.
+        let Ok(mut kept) = self.network.try_lock() else { return };
         if kept.as_ref().is_some_and(|(at, _)| at.elapsed() > self.tick.saturating_mul(30)) {
             *kept = None;
         }
@@ -146,7 +147,9 @@ impl Hub {
         if !fresh.programmed.is_empty() {
             self.send("programmed", &fresh.programmed);
         }
-        let overrides = self.agent.overrides();
+        let mut overrides = self.agent.overrides();
+        let now_s = now_ms() / 1000;
+        overrides.retain(|it| it.is_active(now_s));
         let mut hash = std::hash::DefaultHasher::new();
         for decided in &overrides {
             use std::hash::Hash;
@@ -156,7 +159,7 @@ impl Hub {
         if std::mem::replace(&mut self.last.lock().overrides, now) != now {
             self.send("override", &OverridesChanged { count: overrides.len() });
         }
-        self.drop_old().await;
+        self.drop_old();
     }
 
     /// Makes a sample of two looks at the figures.
@@ -311,6 +314,17 @@ fn attend(overview: &mut Overview, network: &Network) {
                 all.push(of(State::Warning, "route", object, warning.message.clone()));
             }
         }
+    }
+    if let Some(Stale { since_ms: Some(_), reason }) = &network.routes_stale {
+        let message = format!("routes and certificates are shown as they were: {reason}");
+        all.push(of(State::Warning, "ingress", None, message));
+    }
+    for peer in network.peers.iter().filter(|it| it.state >= State::Warning) {
+        let object = Some(Key::new("", &*peer.node));
+        all.push(of(peer.state, "pods", object, peer.state_text.clone()));
+    }
+    if let Some(tunnel) = network.pods.tunnel.as_ref().filter(|it| it.state >= State::Warning) {
+        all.push(of(tunnel.state, "pods", None, tunnel.state_text.clone()));
     }
     for problem in &network.pods.problems {
         all.push(of(State::Warning, "pods", None, problem.clone()));

@@ -19,6 +19,7 @@
 
 pub mod agent;
 pub mod audit;
+mod entry_id;
 pub mod events;
 pub mod guard;
 pub mod gui_server;
@@ -34,6 +35,7 @@ pub mod values;
 
 pub use agent::{Agent, Figures, HttpFigures, Network, Refusal};
 pub use audit::AuditLog;
+pub use entry_id::AgentName;
 pub use events::{EventLog, NewEvent};
 pub use guard::GuardSettings;
 pub use gui_server::{GuiServer, GuiSettings};

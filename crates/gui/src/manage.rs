@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use telaio_model::{ObjectKey, Override, OverrideAction, OverrideTarget};
 use tokio::sync::Mutex;
 
-use crate::agent::{Agent, Refusal, now_ms};
+use crate::agent::{Agent, Network, Refusal, now_ms};
 use crate::audit::{AuditLog, Kept, Step};
+use crate::entry_id::{AgentName, tag_of};
 use crate::guard::Caller;
 use crate::hub::Hub;
 use crate::values::action::{
@@ -29,6 +30,13 @@ const LASTS_S_MAX: i64 = 366 * 86_400;
 /// How long to wait until what was written has been read.
 const READ_BACK_TIME_MAX: Duration = Duration::from_secs(5);
 const READ_BACK_PAUSE: Duration = Duration::from_millis(20);
+/// What has ended is tidied away; where that does not work, it is tried again after this, then after
+/// twice as long, and so on until the longest.
+const ENDING_PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(5));
+/// How long it may take.
+const ENDING_TIME_MAX: Duration = Duration::from_secs(30);
+/// Attempts of those who may only look are noted so often within a minute.
+const FORBIDDEN_MAX: u32 = 10;
 /// Of what is touched so much is told.
 const TOUCHES_MAX: usize = 200;
 
@@ -38,6 +46,29 @@ pub(crate) struct Manager {
     audit: AuditLog,
     /// One at a time.
     turn: Mutex<()>,
+    /// How long what has ended stays written: clocks differ, and the slowest is to see its end first.
+    grace: Duration,
+    ending: parking_lot::Mutex<Pause>,
+    /// Since when how many were noted who may only look.
+    forbidden: parking_lot::Mutex<Option<(Instant, u32)>>,
+}
+
+/// When something that failed is tried again.
+#[derive(Debug, Default)]
+struct Pause {
+    length: Duration,
+    until: Option<Instant>,
+}
+
+impl Pause {
+    fn holds(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn lengthen(&mut self) {
+        self.length = (self.length * 2).clamp(ENDING_PAUSES.0, ENDING_PAUSES.1);
+        self.until = Some(Instant::now() + self.length);
+    }
 }
 
 /// Who asked, why, and until when.
@@ -73,8 +104,9 @@ impl Circumstances {
 }
 
 impl Manager {
-    pub(crate) fn new(hub: Arc<Hub>, audit: AuditLog) -> Self {
-        Self { hub, audit, turn: Mutex::new(()) }
+    pub(crate) fn new(hub: Arc<Hub>, audit: AuditLog, grace: Duration) -> Self {
+        let (ending, forbidden) = (parking_lot::Mutex::default(), parking_lot::Mutex::default());
+        Self { hub, audit, turn: Mutex::new(()), grace, ending, forbidden }
     }
 
     pub(crate) fn audit(&self) -> &AuditLog {
@@ -151,26 +183,96 @@ impl Manager {
     pub(crate) async fn undo(
         &self,
         caller: &Caller,
-        id: u64,
+        id: &str,
         request: &UndoRequest,
     ) -> Result<ActionResult, Refusal> {
         let about = Circumstances::new(caller, request.by.as_deref(), &request.reason, None)?;
         let _turn = self.turn.lock().await;
+        let network = self.hub.network().await;
+        let plan = match self.plan_undo(id, &network) {
+            Ok(plan) if request.dry_run => return Ok(result(&plan, true, None, &about, None)),
+            Ok(plan) => plan,
+            Err(refusal) => {
+                if !request.dry_run {
+                    let outcome = (Outcome::Refused, Some(refusal.to_string()));
+                    // What it is cannot be said where there is no such entry.
+                    let known = self.audit.get(id).map(|kept| kept.entry.id);
+                    let of: String = id.chars().filter(|it| !it.is_control()).take(32).collect();
+                    self.note(&about, None, format!("undo {of}"), outcome, known, Vec::new());
+                }
+                return Err(refusal);
+            }
+        };
+        self.carry_out(&about, None, plan, Some(id.to_owned())).await
+    }
+
+    fn plan_undo(&self, id: &str, network: &Network) -> Result<Plan, Refusal> {
         let Some(kept) = self.audit.get(id) else {
-            return Err(Refusal::NotFound(format!("the audit log has no entry {id}")));
+            return Err(Refusal::NotFound(self.where_else(id, network)));
         };
         if !kept.entry.undoable {
-            return Err(Refusal::Conflict(match kept.entry.undone_by {
+            return Err(Refusal::Conflict(match &kept.entry.undone_by {
                 Some(by) => format!("entry {id} was undone already, by entry {by}"),
                 None => format!("{} cannot be undone", kept.entry.summary),
             }));
         }
-        let network = self.hub.network().await;
-        let plan = plan::undo(self.agent(), &network, &kept)?;
-        if request.dry_run {
-            return Ok(result(&plan, true, None, &about, None));
+        plan::undo(self.agent(), network, &kept)
+    }
+
+    /// Why there is no such entry here, and whose it is if that can be told.
+    fn where_else(&self, id: &str, network: &Network) -> String {
+        let here = self.audit.agent();
+        let tag = match tag_of(id) {
+            Err(()) => {
+                return format!(
+                    "{id:?} is no number of an audit log, such as {}-12",
+                    self.audit.tag()
+                );
+            }
+            Ok(None) => {
+                return format!(
+                    "the audit log of {here} has no entry {id}; a number begins with a tag of its \
+                     agent, such as {}-{id}",
+                    self.audit.tag()
+                );
+            }
+            Ok(Some(tag)) if tag == self.audit.tag() => {
+                return format!("the audit log of {here} has no entry {id}, or no longer");
+            }
+            Ok(Some(tag)) => tag,
+        };
+        let agents = network.nodes.iter().flat_map(|node| {
+            [AgentName::node(node.name.as_str()), AgentName::brain(node.name.as_str())]
+        });
+        match agents.into_iter().find(|agent| agent.tag() == tag) {
+            Some(there) => format!(
+                "entry {id} is in the audit log of {there}, and this is {here}: undo it there, by its \
+                 admin API"
+            ),
+            None => format!(
+                "entry {id} is in the audit log of another agent, which no node that is known here \
+                 is, and this is {here}: undo it at the address where it was done"
+            ),
         }
-        self.carry_out(&about, None, plan, Some(id)).await
+    }
+
+    /// Notes that somebody tried to act who may only look: not without end, for they may try often.
+    pub(crate) fn note_forbidden(&self, caller: &Caller, what: &str) {
+        {
+            let mut forbidden = self.forbidden.lock();
+            let (since, count) = forbidden.get_or_insert((Instant::now(), 0));
+            if since.elapsed() >= Duration::from_mins(1) {
+                (*since, *count) = (Instant::now(), 0);
+            }
+            *count = count.saturating_add(1);
+            if *count > FORBIDDEN_MAX {
+                return;
+            }
+        }
+        let Ok(about) = Circumstances::new(caller, None, "", None) else { return };
+        let outcome = (Outcome::Refused, Some("this token may only look".to_owned()));
+        let what: String = what.chars().take(TEXT_LENGTH_MAX).collect();
+        self.note(&about, None, format!("tried to act: {what}"), outcome, None, Vec::new());
     }
 
     async fn carry_out(
@@ -178,7 +280,7 @@ impl Manager {
         about: &Circumstances,
         action: Option<Action>,
         plan: Plan,
-        undoes: Option<u64>,
+        undoes: Option<String>,
     ) -> Result<ActionResult, Refusal> {
         let mut purged = None;
         let done = match &plan.effect {
@@ -240,11 +342,11 @@ impl Manager {
         action: Option<Action>,
         summary: String,
         (outcome, error): (Outcome, Option<String>),
-        undoes: Option<u64>,
+        undoes: Option<String>,
         steps: Vec<Step>,
     ) -> AuditEntry {
         let entry = AuditEntry {
-            id: 0,
+            id: String::new(),
             at_ms: now_ms(),
             who: about.who.clone(),
             role: about.role,
@@ -264,25 +366,41 @@ impl Manager {
         entry
     }
 
-    /// Removes overrides of ours that have ended, and says so.
+    /// Removes overrides of ours that have ended, where they are written; whoever did so says it.
+    ///
+    /// They count for nobody any more, so there is no hurry. Every agent that can write does this, and
+    /// only what is written as it was seen here is removed: what somebody decided anew stays.
     pub(crate) async fn end_what_is_over(&self) {
-        let now_s = now_ms() / 1000;
-        let over: Vec<Arc<Override>> = self
-            .agent()
-            .overrides()
-            .into_iter()
-            .filter(|it| it.is_managed() && !it.is_active(now_s))
-            .collect();
-        if over.is_empty() {
+        if self.ending.lock().holds() || self.over().is_empty() {
             return;
+        }
+        if self.agent().read_only_because().is_some() {
+            return self.ending.lock().lengthen();
         }
         let _turn = self.turn.lock().await;
-        let changes = over.iter().map(|it| (it.meta.key.clone(), None)).collect();
-        if let Err(refusal) = self.agent().decide(changes).await {
-            tracing::debug!(%refusal, "overrides that ended stay where they are written");
-            return;
+        let over = self.over();
+        let removing = self.agent().remove_ended(over.clone());
+        let removed = match tokio::time::timeout(ENDING_TIME_MAX, removing).await {
+            Ok(Ok(removed)) => removed,
+            failed => {
+                let error = match failed {
+                    Ok(Err(refusal)) => refusal.to_string(),
+                    _ => "it takes too long".to_owned(),
+                };
+                let mut ending = self.ending.lock();
+                if ending.length.is_zero() {
+                    tracing::warn!(%error, "overrides that ended stay where they are written");
+                }
+                return ending.lengthen();
+            }
+        };
+        if removed.len() == over.len() {
+            *self.ending.lock() = Pause::default();
+        } else {
+            // Another agent removed them and we have not read that yet, or they stand elsewhere.
+            self.ending.lock().lengthen();
         }
-        for decided in over {
+        for decided in over.iter().filter(|it| removed.contains(&it.meta.key)) {
             let about = Circumstances {
                 who: decided.by.to_string(),
                 role: Role::Admin,
@@ -290,10 +408,20 @@ impl Manager {
                 reason: decided.reason.to_string(),
                 until_ms: decided.until_s.map(|it| it.saturating_mul(1000)),
             };
-            let summary = format!("ended by itself: {}", plan::override_sentence(&decided));
+            let summary = format!("ended by itself: {}", plan::override_sentence(decided));
             self.note(&about, None, summary, (Outcome::Expired, None), None, Vec::new());
         }
-        self.hub.forget().await;
+        if !removed.is_empty() {
+            self.hub.forget().await;
+        }
+    }
+
+    /// Overrides of ours that have been over for a while.
+    fn over(&self) -> Vec<Arc<Override>> {
+        let grace_s = i64::try_from(self.grace.as_secs()).unwrap_or(i64::MAX);
+        let then_s = (now_ms() / 1000).saturating_sub(grace_s);
+        let ended = self.agent().ended().into_iter();
+        ended.filter(|it| it.is_managed() && !it.is_active(then_s)).collect()
     }
 }
 
@@ -341,7 +469,7 @@ fn result(
         touches: plan.touches.iter().take(TOUCHES_MAX).cloned().collect(),
         touches_total: plan.touches.len(),
         warnings: plan.warnings.clone(),
-        id: entry.map(|entry| entry.id),
+        id: entry.map(|entry| entry.id.clone()),
         undoable,
         until_ms: about.until_ms,
         made: made.map(|it| item(it, plan.touches.len())),

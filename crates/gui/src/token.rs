@@ -2,9 +2,11 @@
 //!
 //! A token is 32 random bytes in hexadecimal, kept in a file that only its owner reads. Only digests
 //! are held, and they are compared in constant time. Wrong tokens are answered more and more tersely:
-//! after some failures of an address within a minute the answer is 429, and nobody else is asked
-//! (such as the API server) about what it sends. A right token is let in even then, so that whoever
-//! sends wrong ones cannot lock out the people of the machine; guessing 256 bits is hopeless at any rate.
+//! after some different ones of an address within a minute the answer is 429, and the cluster is asked
+//! only now and then about what else comes from there. A right token of ours is let in even then, and so
+//! is one that the cluster confirmed a moment ago: whoever sends wrong ones cannot lock out the people
+//! of the machine, which all have one address where they come by a port-forward. Guessing 256 bits is
+//! hopeless at any rate.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -30,6 +32,8 @@ const ADDRESSES_MAX: usize = 1024;
 /// How long an answer of the cluster about a token counts, and how many are kept.
 const REVIEW_TIME: Duration = Duration::from_secs(30);
 const REVIEWS_MAX: usize = 256;
+/// How often the cluster is asked about tokens from where too many wrong ones came.
+const REVIEW_PAUSE: Duration = Duration::from_millis(500);
 
 type Digest = [u8; 32];
 /// When the cluster was asked about a token, and what it said.
@@ -102,15 +106,15 @@ pub fn read(path: &Path) -> io::Result<String> {
     Ok(token.to_owned())
 }
 
-/// What came of a token.
+/// What is known of a token that is none of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Checked {
-    /// It is this one's.
-    Known(String, Role),
-    /// It is nobody's here; the cluster may know it.
-    Unknown,
-    /// The same, and too many wrong ones came from there.
-    TooMany,
+pub enum Reviewed {
+    /// What the cluster said about it a moment ago.
+    Said(Option<(String, Role)>),
+    /// The cluster has to be asked.
+    Ask,
+    /// The same, but too many wrong ones came from there.
+    NotNow,
 }
 
 /// A token's digest, with whose it is.
@@ -121,13 +125,32 @@ struct Entry {
 }
 
 /// The tokens that are known.
-#[derive(Default)]
 pub struct Tokens {
     entries: Vec<Entry>,
     /// Whether the cluster is asked about others.
     pub review: bool,
+    /// How long its answer about one counts.
+    pub review_time: Duration,
+    /// How often it is asked about tokens from where too many wrong ones came.
+    pub review_pause: Duration,
     failures: Mutex<BTreeMap<IpAddr, (Instant, u32)>>,
     reviews: Mutex<HashMap<Digest, Review>>,
+    /// When the cluster was last asked for one from where too many wrong ones came.
+    asked: Mutex<Option<Instant>>,
+}
+
+impl Default for Tokens {
+    fn default() -> Self {
+        Self {
+            entries: Vec::new(),
+            review: false,
+            review_time: REVIEW_TIME,
+            review_pause: REVIEW_PAUSE,
+            failures: Mutex::default(),
+            reviews: Mutex::default(),
+            asked: Mutex::default(),
+        }
+    }
 }
 
 impl fmt::Debug for Tokens {
@@ -144,8 +167,8 @@ impl Tokens {
         self
     }
 
-    /// Whose a token is. All that are known are compared, whichever fits.
-    pub fn check(&self, token: &str, from: IpAddr) -> Checked {
+    /// Whose a token is, if it is one of ours. All that are known are compared, whichever fits.
+    pub fn check(&self, token: &str) -> Option<(String, Role)> {
         let digest = digest_of(token);
         let mut found = None;
         for entry in &self.entries {
@@ -153,32 +176,39 @@ impl Tokens {
                 found = Some(entry);
             }
         }
-        match found {
-            Some(entry) => Checked::Known(entry.name.clone(), entry.role),
-            None if self.is_over(from) => Checked::TooMany,
-            None => Checked::Unknown,
-        }
+        found.map(|entry| (entry.name.clone(), entry.role))
     }
 
-    /// What the cluster said about a token a moment ago, if it did.
-    pub fn reviewed(&self, token: &str) -> Option<Option<(String, Role)>> {
-        let reviews = self.reviews.lock();
-        let (at, answer) = reviews.get(&digest_of(token))?;
-        (at.elapsed() < REVIEW_TIME).then(|| answer.clone())
+    /// What the cluster said about a token a moment ago, or whether it may be asked now.
+    pub fn reviewed(&self, token: &str, from: IpAddr) -> Reviewed {
+        if let Some((at, answer)) = self.reviews.lock().get(&digest_of(token))
+            && at.elapsed() < self.review_time
+        {
+            return Reviewed::Said(answer.clone());
+        }
+        if !self.is_over(from) {
+            return Reviewed::Ask;
+        }
+        let mut asked = self.asked.lock();
+        if asked.is_some_and(|at| at.elapsed() < self.review_pause) {
+            return Reviewed::NotNow;
+        }
+        *asked = Some(Instant::now());
+        Reviewed::Ask
     }
 
     /// Remembers what it said.
     pub fn remember(&self, token: &str, answer: Option<(String, Role)>) {
         let mut reviews = self.reviews.lock();
         if reviews.len() >= REVIEWS_MAX {
-            reviews.retain(|_, (at, _)| at.elapsed() < REVIEW_TIME);
+            reviews.retain(|_, (at, _)| at.elapsed() < self.review_time);
         }
         if reviews.len() < REVIEWS_MAX {
             reviews.insert(digest_of(token), (Instant::now(), answer));
         }
     }
 
-    /// A wrong token, or none, came from there; whether that is too often.
+    /// A wrong token came from there; whether that is too often.
     pub fn failed(&self, from: IpAddr) -> bool {
         let mut failures = self.failures.lock();
         if failures.len() >= ADDRESSES_MAX && !failures.contains_key(&from) {
@@ -212,17 +242,23 @@ mod tests {
     fn tokens_are_found_by_their_digest_and_have_roles() {
         let tokens =
             Tokens::default().with("admin", Role::Admin, "a").with("reader", Role::Read, "b");
+        let tokens = Tokens { review_pause: Duration::from_hours(1), ..tokens };
         let from = IpAddr::from([127, 0, 0, 1]);
-        assert_eq!(tokens.check("a", from), Checked::Known("admin".into(), Role::Admin));
-        assert_eq!(tokens.check("b", from), Checked::Known("reader".into(), Role::Read));
-        assert_eq!(tokens.check("c", from), Checked::Unknown);
+        assert_eq!(tokens.check("a"), Some(("admin".into(), Role::Admin)));
+        assert_eq!(tokens.check("b"), Some(("reader".into(), Role::Read)));
+        assert_eq!(tokens.check("c"), None);
+        assert_eq!(tokens.reviewed("c", from), Reviewed::Ask);
         for _ in 0..FAILURES_MAX {
             assert!(!tokens.failed(from));
         }
         assert!(tokens.failed(from));
-        assert_eq!(tokens.check("c", from), Checked::TooMany);
-        assert_eq!(tokens.check("c", IpAddr::from([127, 0, 0, 2])), Checked::Unknown);
-        assert_eq!(tokens.check("a", from), Checked::Known("admin".into(), Role::Admin));
+        assert_eq!(tokens.reviewed("c", from), Reviewed::Ask, "now and then");
+        assert_eq!(tokens.reviewed("d", from), Reviewed::NotNow);
+        assert_eq!(tokens.reviewed("c", IpAddr::from([127, 0, 0, 2])), Reviewed::Ask);
+        assert_eq!(tokens.check("a"), Some(("admin".into(), Role::Admin)));
+        let anna = Some(("anna".to_owned(), Role::Admin));
+        tokens.remember("e", anna.clone());
+        assert_eq!(tokens.reviewed("e", from), Reviewed::Said(anna));
         assert!(!format!("{tokens:?}").contains("admin"));
     }
 

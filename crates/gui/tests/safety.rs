@@ -10,9 +10,10 @@
 mod support;
 
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
-use support::{ADMIN, Imagined, READ, Running, read_until, start, start_with};
-use telaio_gui::{AuditLog, GuiSettings};
+use support::{ADMIN, Imagined, READ, Running, log, read_until, start, start_with};
+use telaio_gui::GuiSettings;
 
 async fn with_host(server: &Running, host: &str, more: &str) -> u16 {
     let request = format!(
@@ -133,7 +134,7 @@ async fn every_answer_has_the_headers_that_browsers_heed() {
 #[tokio::test]
 async fn bodies_and_streams_have_bounds() {
     let few = |settings: GuiSettings| GuiSettings { streams_max: 2, ..settings };
-    let server = start_with(Imagined::default(), few, AuditLog::in_memory()).await;
+    let server = start_with(Imagined::default(), few, log()).await;
     let long = format!(r#"{{"reason": "{}"}}"#, "x".repeat(100 << 10));
     let json = "Content-Type: application/json\r\n";
     assert_eq!(server.send("POST", "/api/v1/actions", ADMIN, json, &long).await.status, 413);
@@ -159,10 +160,13 @@ async fn bodies_and_streams_have_bounds() {
 #[tokio::test]
 async fn the_cluster_is_asked_about_tokens_that_are_not_known_and_once() {
     let review = |mut settings: GuiSettings| {
-        settings.guard.tokens.review = true;
+        let tokens = &mut settings.guard.tokens;
+        tokens.review = true;
+        (tokens.review_time, tokens.review_pause) =
+            (Duration::from_hours(1), Duration::from_hours(1));
         settings
     };
-    let server = start_with(Imagined::default(), review, AuditLog::in_memory()).await;
+    let server = start_with(Imagined::default(), review, log()).await;
     let token = "token-of-the-cluster-for-anna";
     for _ in 0..3 {
         let who = server.send("GET", "/api/v1/whoami", token, "", "").await;
@@ -179,5 +183,49 @@ async fn the_cluster_is_asked_about_tokens_that_are_not_known_and_once() {
         server.send("GET", "/api/v1/whoami", &format!("wrong-{i}"), "", "").await;
     }
     let asked = server.agent.reviews.load(SeqCst);
-    assert!(asked <= 12, "who guesses does not have the cluster asked: {asked}");
+    assert!(asked <= 12, "who guesses has the cluster asked now and then only: {asked}");
+    // Behind a port-forward everybody has one address: who is known is let in.
+    let who = server.send("GET", "/api/v1/whoami", token, "", "").await;
+    assert_eq!(who.status, 200, "{}", who.body);
+}
+
+/// Reads until the server ends the stream.
+async fn read_to_end(stream: &mut tokio::net::TcpStream) {
+    use tokio::io::AsyncReadExt;
+    let mut all = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(30), stream.read_to_end(&mut all)).await;
+    assert!(ended.is_ok(), "the stream goes on");
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_its_token_is_taken_back() {
+    let review = |mut settings: GuiSettings| {
+        settings.guard.tokens.review = true;
+        settings.guard.tokens.review_time = Duration::from_millis(200);
+        settings
+    };
+    let server = start_with(Imagined::default(), review, log()).await;
+    let mut anna = server.stream_of("token-of-the-cluster-for-anna").await;
+    let mut ours = server.stream().await;
+    read_until(&mut anna, "event: hello").await;
+    let asked = server.agent.reviews.load(SeqCst);
+    while server.agent.reviews.load(SeqCst) < asked + 2 {
+        read_until(&mut anna, "event: sample").await;
+    }
+    server.agent.revoked.store(true, SeqCst);
+    read_to_end(&mut anna).await;
+    read_until(&mut ours, "event: sample").await;
+}
+
+#[tokio::test]
+async fn who_sends_no_token_shuts_nobody_out() {
+    let server = start(Imagined::default()).await;
+    for _ in 0..30 {
+        let request = format!(
+            "GET /api/v1/overview HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+            server.address
+        );
+        assert_eq!(server.raw(&request).await.status, 401);
+    }
+    assert_eq!(server.send("GET", "/api/v1/overview", "wrong", "", "").await.status, 401);
 }

@@ -82,7 +82,7 @@ const SOURCES4: &str = "sources4";
 const SOURCES6: &str = "sources6";
 
 /// How many ports can be published, and how many instances can have published ones, per family.
-const PORTS_MAX: u32 = 1 << 15;
+pub(crate) const PORTS_MAX: u32 = 1 << 15;
 /// How many networks of one length other nodes can have.
 const CLUSTER_MAX: u32 = 1 << 14;
 /// Room for pairs of networks.
@@ -94,6 +94,8 @@ const SOURCES_MAX: u32 = 1 << 15;
 const LINK_NAME_BYTES: usize = 16;
 
 const ENOENT: i32 = 2;
+/// A set is full.
+const ENFILE: i32 = 23;
 /// How a kernel refuses tables of a family that it does not have, or all of them.
 const MISSING: [i32; 3] = [93, 95, 97];
 
@@ -309,6 +311,12 @@ impl Rules {
             Err(error) if error.raw_os_error() == Some(ENOENT) || is_missing(&error) => {
                 Ok(Added::NoTable)
             }
+            Err(error) if error.raw_os_error() == Some(ENFILE) => {
+                let why = format!(
+                    "{instance} is one too many: this node has room for {PORTS_MAX} published ports and {SOURCES_MAX} addresses of each family"
+                );
+                Err(Error::Invalid { field: "ports", why })
+            }
             Err(error) => Err(Error::kernel(format!("publishing {instance}"))(error)),
         }
     }
@@ -383,8 +391,11 @@ impl Rules {
             let there = self.nftables.has_live_table(family, TABLE);
             let there = there.map_err(Error::kernel("listing tables"))?;
             let wanted: Vec<&Entry> = entries.iter().filter(|it| it.family == family).collect();
-            if wanted.is_empty() || (!there && family == Family::Bridge) {
+            if wanted.is_empty() || (!there && family == Family::Bridge && self.lacks(family)) {
                 continue;
+            }
+            if !there && family == Family::Bridge {
+                return Ok(false);
             }
             if !there {
                 return if self.lacks_ip() { iptables::has(instances) } else { Ok(false) };
@@ -401,8 +412,12 @@ impl Rules {
 
     /// Whether the kernel has no tables for IP.
     fn lacks_ip(&mut self) -> bool {
+        self.lacks(Family::Ip)
+    }
+
+    fn lacks(&mut self, family: Family) -> bool {
         // A transaction that cannot succeed, and so changes nothing: what matters is why.
-        let mut batch = Batch::new(Family::Ip, TABLE);
+        let mut batch = Batch::new(family, TABLE);
         batch.add_table();
         batch.delete_chain(NOBODYS_CHAIN);
         self.nftables.commit(&mut [&mut batch]).is_err_and(|error| is_missing(&error))

@@ -514,3 +514,41 @@ fn after_a_reboot_networks_are_apart_until_they_are_joined_again() {
     join();
     assert!(reaches(support::PATIENCE));
 }
+
+#[test]
+fn what_is_missing_of_the_ways_to_other_nodes_is_told() {
+    let ways = |node: &Node| {
+        node.machine.run(|| telaio_pod_network::Host::default().ways().unwrap().expect("a node"))
+    };
+    for backend in [Backend::default(), Backend::HostGw] {
+        let (a, b) = (Node::bare("a", 1), Node::bare("b", 2));
+        let _lan = lan(&[&a, &b]);
+        a.set_up(backend, None);
+        let request = b.request(&external(&b));
+        a.machine.run(move || add_other_nodes(vec![request]).unwrap());
+        let well = ways(&a);
+        let [peer] = well.peers.as_slice() else { panic!("{well:?}") };
+        assert_eq!((peer.peer.id.as_str(), peer.missing.len()), ("b", 0), "{well:?}");
+        assert_eq!(well.address, Some("192.168.5.1".parse().unwrap()));
+        assert_eq!(peer.mac.is_some(), matches!(backend, Backend::Vxlan { .. }));
+
+        a.machine.sh("ip route del 10.77.2.0/24");
+        let missing = ways(&a).peers[0].missing.clone();
+        assert_eq!(missing, ["the route to 10.77.2.0/24 is missing"]);
+        let Some(tunnel) = well.tunnel else { continue };
+        assert_eq!((tunnel.is_up, tunnel.problem), (true, None));
+        assert!(tunnel.mtu.is_some() && tunnel.mac.is_some());
+        a.machine.sh("ip link set telaio.1 down");
+        let down = ways(&a).tunnel.expect("a tunnel");
+        assert_eq!(
+            (down.is_up, down.problem.as_deref()),
+            (false, Some("the link telaio.1 is down"))
+        );
+        a.machine.sh("ip link del telaio.1");
+        let gone = ways(&a);
+        assert_eq!(gone.peers[0].missing, ["the link telaio.1 is missing"]);
+        let tunnel = gone.tunnel.expect("what should be there");
+        assert_eq!((tunnel.mtu, tunnel.is_up, tunnel.vni), (None, false, 1));
+        assert!(tunnel.problem.unwrap().contains("is missing"));
+    }
+}

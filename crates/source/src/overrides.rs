@@ -8,6 +8,7 @@
 //! - A file is replaced as a whole, by a rename; a ConfigMap only in the version that was read.
 //!   Whoever writes at the same time loses nothing: one waits, or reads again.
 //! - Only overrides that were written here are replaced or removed here.
+//! - One that has ended is removed only as it was seen: what somebody wrote since stays.
 
 mod dir;
 mod kube;
@@ -105,6 +106,28 @@ impl OverrideWriter {
             Self::Nowhere(why) => Err(WriteError::ReadOnly(why.clone())),
         }
     }
+}
+
+impl OverrideWriter {
+    /// Removes those of `seen` that are still written as they were seen; says which.
+    pub async fn remove_seen(&self, seen: Vec<Override>) -> Result<Vec<ObjectKey>, WriteError> {
+        match self {
+            Self::Dir(dir) => {
+                let (dir, place) = (dir.clone(), dir.path());
+                let removed = tokio::task::spawn_blocking(move || dir.remove_seen(&seen)).await;
+                removed.unwrap_or_else(|error| {
+                    Err(WriteError::File { path: place, message: error.to_string() })
+                })
+            }
+            Self::Kube(kube) => kube.remove_seen(&seen).await,
+            Self::Nowhere(why) => Err(WriteError::ReadOnly(why.clone())),
+        }
+    }
+}
+
+/// Whether two say the same, in all that is written of them.
+fn same(one: &Override, other: &Override) -> bool {
+    manifest(one) == manifest(other)
 }
 
 /// An override as a manifest.

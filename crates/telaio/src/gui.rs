@@ -3,34 +3,45 @@
 //! Everything is read where it is: services from the store, figures from the monitor, routes and
 //! requests from the ingress worker by its link. Nothing is asked of the worker but by
 //! [`AdminAgent::figures`], once a tick, and [`AdminAgent::network`], at most once a tick while
-//! somebody looks.
+//! somebody looks; and a worker that does not answer delays neither for longer than a moment.
 
+#[cfg(unix)]
+mod asked;
+mod changes;
+mod command_line;
 mod events;
 mod flows;
 mod health;
 mod items;
+mod notices;
 #[cfg(unix)]
 mod routes;
 mod show;
+mod view_items;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use telaio_brain::{NodeContext, Store};
+use telaio_brain::{NodeContext, Store, Wants};
+use telaio_gateway::GatewaySettings;
+use telaio_gateway::class::ClassSettings;
 use telaio_gui::agent::now_ms;
 use telaio_gui::token::{self, Tokens};
 use telaio_gui::values::action::Purge;
 use telaio_gui::values::overview::Overview;
-use telaio_gui::values::service::{Rules, ServiceDetail};
+use telaio_gui::values::service::{EndpointItem, Rules, ServiceDetail};
 use telaio_gui::values::trace::{TraceAnswer, TraceQuestion};
 use telaio_gui::values::{Key, Role};
 use telaio_gui::{
-    Agent, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings, Network, Refusal,
+    Agent, AgentName, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings, Network,
+    Refusal,
 };
-use telaio_model::{Kind, Object, ObjectKey, Override};
+use telaio_model::{ObjectKey, Override};
 use telaio_source::SourceSpec;
+use telaio_source::brain::BrainOptions;
 use telaio_source::kube::Client;
 use telaio_source::overrides::{OverrideWriter, WriteError};
 
@@ -41,6 +52,9 @@ use crate::proxy_settings::ProxySettings;
 
 /// The file of the token that may do everything, in the state directory.
 pub(crate) const TOKEN_FILE: &str = "admin.token";
+
+/// Agents remove what has ended within so many seconds of each other.
+const ENDED_SPREAD_S: u64 = 30;
 
 /// Removes what the admin API keeps in a state directory: what is gone, and what could not be removed.
 pub(crate) fn remove_ours(state_dir: &Path) -> (Vec<String>, Vec<String>) {
@@ -74,8 +88,29 @@ pub(crate) struct AdminOptions {
     pub(crate) spec: SourceSpec,
     pub(crate) programming: Option<Programming>,
     pub(crate) overrides_namespace: String,
-    /// How pods of other nodes are reached: `vxlan` or `host-gw`; empty without the plane.
-    pub(crate) overlay: String,
+    /// What of the state the rules depend on.
+    pub(crate) wants: Wants,
+    /// How requests by URL are followed.
+    pub(crate) asking: UrlAsking,
+}
+
+/// How the ingress of this agent decides, for who asks what a request will meet.
+#[derive(Debug, Clone, Default)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is no ingress plane"))]
+pub(crate) struct UrlAsking {
+    /// Which Ingresses are ours, and whose certificate hosts have that have none.
+    pub(crate) gateway: GatewaySettings,
+    /// Where the ingress' view comes from, if a brain makes it.
+    pub(crate) brain: Option<BrainOptions>,
+}
+
+impl UrlAsking {
+    /// As an agent with this source decides where nobody says otherwise.
+    pub(crate) fn of(spec: &SourceSpec) -> Self {
+        let classless = matches!(spec, SourceSpec::Dir(_));
+        let class = ClassSettings { classless, ..ClassSettings::default() };
+        Self { gateway: GatewaySettings { class, ..GatewaySettings::default() }, brain: None }
+    }
 }
 
 /// The agent, for the admin API.
@@ -84,17 +119,22 @@ pub(crate) struct AdminAgent {
     store: Option<Arc<Store>>,
     context: Option<NodeContext>,
     spec: SourceSpec,
+    state_dir: PathBuf,
     programming: Option<Programming>,
     writer: OverrideWriter,
     client: Option<Client>,
     started_ms: i64,
-    /// Held while the kernel's rules are read for somebody.
-    reading: tokio::sync::Mutex<()>,
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is no pods plane"))]
-    overlay: String,
+    /// Held while the kernel's rules are read for somebody, and while rules are compiled for a trace.
+    reading: Arc<tokio::sync::Mutex<()>>,
+    tracing: Arc<tokio::sync::Mutex<()>>,
+    asking: UrlAsking,
+    events: Arc<EventLog>,
+    notices: notices::Notices,
     flows: flows::Flows,
     #[cfg(unix)]
-    stats: routes::StatsKept,
+    stats: Arc<routes::StatsKept>,
+    #[cfg(unix)]
+    asked: asked::Asked,
 }
 
 /// The admin API, ready to be served.
@@ -145,16 +185,19 @@ pub(crate) async fn admin(
         )),
     };
     let events = Arc::new(EventLog::default());
-    if let Some(store) = &options.store {
-        let programs = options.programming.is_some();
-        tokio::spawn(events::follow(
-            Arc::clone(store),
-            Arc::clone(&options.monitor),
-            Arc::clone(&events),
-            programs,
-        ));
+    let programs = options.node.as_deref().zip(options.programming.as_ref());
+    let programs = programs.map(|(node, _)| (node.into(), options.wants.clone()));
+    let teller = events::Teller::new(Arc::clone(&options.monitor), Arc::clone(&events), programs);
+    match &options.store {
+        Some(store) => drop(tokio::spawn(teller.follow(Arc::clone(store)))),
+        None => drop(tokio::spawn(teller.follow_view())),
     }
-    let audit = AuditLog::open(state_dir).map_err(|error| {
+    let name = match &options.node {
+        Some(node) => AgentName::node(node.as_str()),
+        None => AgentName::brain(crate::node_name::host_name()),
+    };
+    let spread_s = name.spread(ENDED_SPREAD_S);
+    let audit = AuditLog::open(state_dir, name).map_err(|error| {
         CommandError::failed(format!("{}: {error}", state_dir.join("audit.log").display()))
     })?;
     let agent = AdminAgent {
@@ -162,22 +205,33 @@ pub(crate) async fn admin(
         monitor: options.monitor,
         store: options.store,
         spec: options.spec,
+        state_dir: state_dir.to_owned(),
         programming: options.programming,
         writer,
         client,
         started_ms: now_ms(),
-        reading: tokio::sync::Mutex::default(),
-        overlay: options.overlay,
+        reading: Arc::default(),
+        tracing: Arc::default(),
+        asking: options.asking,
+        events: Arc::clone(&events),
+        notices: notices::Notices::default(),
         flows: flows::Flows::default(),
         #[cfg(unix)]
-        stats: routes::StatsKept::default(),
+        stats: Arc::default(),
+        #[cfg(unix)]
+        asked: asked::Asked::default(),
     };
     let guard = GuardSettings {
         tokens,
         hosts: listen.admin.admin_host.iter().map(|host| host.to_ascii_lowercase()).collect(),
         tls: tls.is_some(),
     };
-    let settings = GuiSettings { guard, ..GuiSettings::default() };
+    let mut settings = GuiSettings { guard, ..GuiSettings::default() };
+    // Of many agents the first will do; the others find it done.
+    settings.ended_grace += Duration::from_secs(spread_s);
+    if let Some(grace) = listen.admin.admin_ended_grace {
+        settings.ended_grace = grace;
+    }
     Ok(Admin { server: GuiServer::new(settings, Arc::new(agent), events, audit), tls })
 }
 
@@ -218,6 +272,13 @@ impl AdminAgent {
     }
 }
 
+fn refusal(error: WriteError) -> Refusal {
+    match error {
+        WriteError::Conflict(_) | WriteError::TooMany(_) => Refusal::Conflict(error.to_string()),
+        _ => Refusal::Unavailable(error.to_string()),
+    }
+}
+
 impl Agent for AdminAgent {
     fn status(&self) -> String {
         serde_json::to_string_pretty(&self.monitor.report()).unwrap_or_default() + "\n"
@@ -225,9 +286,10 @@ impl Agent for AdminAgent {
 
     fn figures(&self) -> BoxFuture<'_, Figures> {
         async {
+            self.notice().await;
             let figures = self.health_figures();
             #[cfg(unix)]
-            let figures = Figures { http: self.http_figures().await, ..figures };
+            let figures = Figures { http: self.asked.figures(&self.monitor).await, ..figures };
             figures
         }
         .boxed()
@@ -241,12 +303,12 @@ impl Agent for AdminAgent {
         async {
             #[cfg(unix)]
             let known = self.ask_worker().await;
-            self.flows.look(self.store.as_deref(), self.programming.as_ref()).await;
+            self.flows.look(|| self.known_services(), self.programming.as_ref()).await;
             let mut network = Network { at_ms: now_ms(), ..Network::default() };
             self.add_services(&mut network);
-            self.add_pods(&mut network);
+            self.add_pods(&mut network).await;
             #[cfg(unix)]
-            self.add_routes(&mut network, known);
+            self.add_routes(&mut network, &known);
             network
         }
         .boxed()
@@ -254,6 +316,10 @@ impl Agent for AdminAgent {
 
     fn service(&self, key: &Key) -> Option<ServiceDetail> {
         self.service_detail(key)
+    }
+
+    fn endpoints(&self, keys: &[&Key]) -> Vec<Vec<EndpointItem>> {
+        self.endpoints_of(keys)
     }
 
     fn rules<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Rules, Refusal>> {
@@ -282,7 +348,11 @@ impl Agent for AdminAgent {
 
     fn resync(&self) -> Result<Vec<String>, Refusal> {
         let loops: Vec<_> = self.monitor.sync_loops().collect();
-        if loops.is_empty() {
+        #[cfg(unix)]
+        let ingress = self.monitor.ingress();
+        #[cfg(not(unix))]
+        let ingress: Option<()> = None;
+        if loops.is_empty() && ingress.is_none() {
             return Err(Refusal::Unavailable("nothing is programmed here".to_owned()));
         }
         for handle in &loops {
@@ -290,34 +360,37 @@ impl Agent for AdminAgent {
             handle.resync();
             handle.drift_suspected();
         }
+        #[cfg(unix)]
+        if let Some(ingress) = ingress {
+            ingress.resync();
+        }
         Ok(vec![format!("{} sync loops", loops.len())])
     }
 
+    fn ended(&self) -> Vec<Arc<Override>> {
+        self.store.as_ref().map(|store| store.ended_overrides()).unwrap_or_default()
+    }
+
+    fn remove_ended(
+        &self,
+        ended: Vec<Arc<Override>>,
+    ) -> BoxFuture<'_, Result<Vec<ObjectKey>, Refusal>> {
+        async move {
+            let seen = ended.iter().map(|it| Override::clone(it)).collect();
+            self.writer.remove_seen(seen).await.map_err(refusal)
+        }
+        .boxed()
+    }
+
     fn overrides(&self) -> Vec<Arc<Override>> {
-        let Some(snapshot) = self.store.as_ref().and_then(|store| store.snapshot()) else {
-            return Vec::new();
-        };
-        let first = snapshot.objects.partition_point(|it| it.kind() < Kind::Override);
-        let overrides = snapshot.objects[first..].iter().map_while(|object| match object {
-            Object::Override(decided) => Some(Arc::clone(decided)),
-            _ => None,
-        });
-        overrides.collect()
+        self.known_overrides()
     }
 
     fn decide(
         &self,
         changes: Vec<(ObjectKey, Option<Override>)>,
     ) -> BoxFuture<'_, Result<(), Refusal>> {
-        async {
-            self.writer.write(changes).await.map_err(|error| match error {
-                WriteError::Conflict(_) | WriteError::TooMany(_) => {
-                    Refusal::Conflict(error.to_string())
-                }
-                _ => Refusal::Unavailable(error.to_string()),
-            })
-        }
-        .boxed()
+        async { self.writer.write(changes).await.map_err(refusal) }.boxed()
     }
 
     fn read_only_because(&self) -> Option<String> {

@@ -81,6 +81,14 @@ pub(crate) struct AdminClient {
 impl AdminClient {
     /// Reads the token, and the authority where TLS is asked for.
     pub(crate) fn new(args: &AdminClientArgs) -> Result<Self, CommandError> {
+        if args.admin_tls_ca.is_none() && !args.admin_listen.ip().to_canonical().is_loopback() {
+            return Err(CommandError::bad_input(format!(
+                "--admin-listen {} is not this machine, and the token would go there in the clear: give \
+                 the authority of its certificate with --admin-tls-ca, or ask by a port-forward to \
+                 loopback",
+                args.admin_listen
+            )));
+        }
         let token_file = args.token_file.clone().unwrap_or_else(|| {
             args.state_dir.clone().unwrap_or_else(state_dir::default_path).join(TOKEN_FILE)
         });

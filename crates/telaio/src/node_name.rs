@@ -37,7 +37,7 @@ pub(crate) fn parse(text: &str) -> Result<String, String> {
 }
 
 /// The host's name, the default for `--node`: what a kubelet would register as.
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     let raw = if cfg!(windows) {
         std::env::var("COMPUTERNAME").unwrap_or_default()
     } else {

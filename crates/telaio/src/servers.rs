@@ -1,6 +1,7 @@
 //! The ports on which a long-running command answers questions about itself.
 //!
-//! They have a thread and a runtime of their own, so that load never starves them, and every
+//! Probes and metrics have a thread and a runtime of their own, and so has the admin API, whose lists
+//! take a while where there are many services: neither load nor a page starves a probe. Every
 //! server's connections are bounded in number and time, so that nobody who can reach them can hold
 //! the agent's file descriptors, or keep a probe out. One request per connection: those who ask here
 //! ask seldom.
@@ -42,6 +43,11 @@ const REQUEST_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long a connection may take from its first byte to its last.
 const CONNECTION_TIME_MAX: Duration = Duration::from_secs(30);
 
+/// How many threads the admin API has.
+const ADMIN_THREADS: usize = 2;
+/// How long work of the admin API may go on when all else has ended.
+const END_TIME_MAX: Duration = Duration::from_secs(1);
+
 /// The ports in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Addresses {
@@ -59,7 +65,7 @@ pub(crate) struct Servers {
     /// Where they listen, with the port that the system chose where 0 was asked for.
     pub(crate) addresses: Addresses,
     stop: watch::Sender<bool>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    threads: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Servers {
@@ -74,19 +80,18 @@ impl Servers {
         let (healthz, healthz_address) = bind("--healthz-bind-address", args.healthz_bind_address)?;
         let servers = vec![(metrics, metrics::router(monitor)), (healthz, health::router(monitor))];
         let (stop, stopped) = watch::channel(false);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("cannot start the servers' runtime")?;
-        let thread = std::thread::Builder::new()
-            .name("telaio-servers".into())
-            .spawn(move || {
-                runtime.block_on(async {
-                    tokio::spawn(admin::serve(admin, admin_api));
-                    serve_all(servers, stopped).await;
-                });
-            })
-            .context("cannot start the servers' thread")?;
+        let probes = tokio::runtime::Builder::new_current_thread();
+        let probes = spawn("telaio-probes", probes, serve_all(servers, stopped.clone()))?;
+        // Two, so that whoever follows the stream does not wait for who asks for a long list.
+        let mut pages = tokio::runtime::Builder::new_multi_thread();
+        pages.worker_threads(ADMIN_THREADS).thread_name("telaio-admin");
+        let pages = spawn("telaio-admin", pages, async move {
+            let serving = tokio::spawn(admin::serve(admin, admin_api));
+            wait_for(stopped).await;
+            serving.abort();
+        });
+        // The probes' ends by itself if this failed: what stops it is dropped.
+        let threads = vec![probes, pages?];
         let addresses =
             Addresses { admin: admin_address, metrics: metrics_address, healthz: healthz_address };
         tracing::info!(
@@ -95,25 +100,44 @@ impl Servers {
             healthz = %addresses.healthz,
             "listening"
         );
-        Ok(Self { addresses, stop, thread: Some(thread) })
+        Ok(Self { addresses, stop, threads })
     }
 }
 
 impl Drop for Servers {
     fn drop(&mut self) {
         self.stop.send_replace(true);
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             // A panic in there has been printed; ending goes on.
             let _ = thread.join();
         }
     }
 }
 
-async fn serve_all(servers: Vec<(TcpListener, Router)>, mut stopped: watch::Receiver<bool>) {
+/// A thread with a runtime that ends when this is done; tasks that still run end with it.
+fn spawn(
+    name: &str,
+    mut runtime: tokio::runtime::Builder,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> Result<std::thread::JoinHandle<()>> {
+    let runtime = runtime.enable_all().build().context("cannot start a servers' runtime")?;
+    let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+        runtime.block_on(work);
+        // A reading of the kernel that nobody waits for any more does not hold up the end.
+        runtime.shutdown_timeout(END_TIME_MAX);
+    });
+    thread.context("cannot start a servers' thread")
+}
+
+async fn serve_all(servers: Vec<(TcpListener, Router)>, stopped: watch::Receiver<bool>) {
     for (listener, router) in servers {
         tokio::spawn(serve(listener, router));
     }
-    // Tasks that still run end with the runtime, when this returns.
+    wait_for(stopped).await;
+}
+
+/// Until we are told to stop, or nobody is left to tell it.
+async fn wait_for(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 

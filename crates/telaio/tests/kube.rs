@@ -5,7 +5,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{Agent, Manifests, ask_until, examples, get, run_args, send};
+use support::{Agent, Manifests, ask_until, examples, get, id_of, run_args, send};
 use telaio_testkit::apiserver::{ApiServer, Resource};
 use tempfile::TempDir;
 
@@ -131,7 +131,7 @@ async fn what_is_decided_at_one_agent_is_in_a_config_map_and_followed_by_another
     ask_until(third.admin, path, |_, body| drained(body, &pod));
     let listed = get(second.admin, "/api/v1/overrides").1;
     assert!(listed.contains("\"managed\": true"), "{listed}");
-    let (id, undo) = (done["id"].to_string(), ["overrides", "undo"]);
+    let (id, undo) = (id_of(&done), ["overrides", "undo"]);
     let ended = run_args([undo[0], undo[1], &id, &state, &address]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     ask_until(second.admin, path, |_, body| !drained(body, &pod));

@@ -184,7 +184,7 @@ function act(request) {
   const summary = action.kind === 'undrain' || action.kind === 'remove_override' ? `Takes back what was decided about ${what}` : `${action.kind} ${what} of ${action.service?.namespace}/${action.service?.name}`;
   const result = { dry_run: request.dry_run, summary, touches: [{ kind: 'endpoint', object: `${action.service?.name} ${what}`, before: 'weight 1', after: 'drained' }], touches_total: 1, warnings: [], id: null, undoable: true, until_ms: null, override: null, purged: null };
   if (request.dry_run) return result;
-  const id = nextId++;
+  const id = `kf4m-${nextId++}`;
   if (action.kind === 'drain' || action.kind === 'weight') overrides.set(id, { namespace: action.service.namespace, name: `ui-${id}`, action: action.kind, service: action.service, target: action.target, weight: action.weight ?? null, ingress: null, host: null, path: null, summary, by: 'admin', reason: request.reason, since_ms: t(), until_ms: request.for_s ? t() + request.for_s * 1000 : null, managed: true, touches: 1 });
   if (action.kind === 'undrain') for (const [key, o] of overrides) if (o.target?.address === action.target.address) overrides.delete(key);
   if (action.kind === 'remove_override') for (const [key, o] of overrides) if (o.name === action.name.name) overrides.delete(key);
@@ -224,12 +224,12 @@ createServer(async (request, response) => {
   let body = '';
   for await (const piece of request) body += piece;
   if (path === 'actions') return json(200, act(JSON.parse(body)));
-  const undo = /^actions\/(\d+)\/undo$/.exec(path);
+  const undo = /^actions\/([\w-]+)\/undo$/.exec(path);
   if (undo) {
     const dry = JSON.parse(body || '{}').dry_run ?? false;
-    if (!dry) overrides.delete(Number(undo[1]));
+    if (!dry) overrides.delete(undo[1]);
     tell('override', { count: overrides.size });
-    return json(200, { dry_run: dry, summary: `Undid #${undo[1]}`, touches: [], touches_total: 0, warnings: [], id: nextId++, undoable: false, until_ms: null, override: null, purged: null });
+    return json(200, { dry_run: dry, summary: `Undid #${undo[1]}`, touches: [], touches_total: 0, warnings: [], id: `kf4m-${nextId++}`, undoable: false, until_ms: null, override: null, purged: null });
   }
   const [, namespace, name, rules] = /^services\/([^/]+)\/([^/]+)(\/rules)?$/.exec(path) ?? [];
   if (rules) return json(200, { service: { namespace, name }, backend: 'nftables', origin: 'kernel', text: 'table ip telaio {\n\tmap service-ips {\n\t\telements = { 10.96.0.11 . tcp . 80 : 17 }\n\t}\n}\n', notes: ['Chains that all services share are left out.'] });

@@ -100,7 +100,7 @@ export function act(action: ActionRequest): Promise<ActionResult> {
   return post('actions', action);
 }
 
-export function undo(id: number, how: { dry_run: boolean; reason: string }): Promise<ActionResult> {
+export function undo(id: string, how: { dry_run: boolean; reason: string }): Promise<ActionResult> {
   return post(`actions/${id}/undo`, how);
 }
 

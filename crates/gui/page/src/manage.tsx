@@ -9,6 +9,9 @@ import { Icon } from './ui/icons';
 import { toast } from './ui/toast';
 import type { Action, ActionResult } from './types';
 
+/** The entry of the audit log that is to be undone. */
+export interface Undoing { undo: string }
+
 /** A question to the person, before an action. */
 export interface Ask {
   title: string;
@@ -18,8 +21,8 @@ export interface Ask {
   /** It lasts, so it can end by itself. */
   lasts: boolean;
   danger?: boolean;
-  /** The action, or what is missing for it; a number is the entry of the audit log that is to be undone. */
-  action: (fields: Fields) => Action | string | number;
+  /** The action, or what is missing for it. */
+  action: (fields: Fields) => Action | Undoing | string;
   fields?: FieldSpec[];
 }
 
@@ -72,8 +75,8 @@ export function ActButton({ question, children, class: kind = '' }: { question: 
 }
 
 /** Asks the agent to do it, or only what it would touch. */
-function send(action: Action | number, how: { dry_run: boolean; reason: string; for_s: number | null }): Promise<ActionResult> {
-  if (typeof action === 'number') return undo(action, { dry_run: how.dry_run, reason: how.reason });
+function send(action: Action | Undoing, how: { dry_run: boolean; reason: string; for_s: number | null }): Promise<ActionResult> {
+  if ('undo' in action) return undo(action.undo, { dry_run: how.dry_run, reason: how.reason });
   return act({ action, ...how });
 }
 
@@ -86,8 +89,8 @@ function done(result: ActionResult): void {
 }
 
 /** The question before an action is undone. */
-export function undoing(id: number, summary: string): Ask {
-  return { title: `Undo #${id}`, about: `It was: ${summary}.`, verb: 'Undo', lasts: false, action: () => id };
+export function undoing(id: string, summary: string): Ask {
+  return { title: `Undo #${id}`, about: `It was: ${summary}.`, verb: 'Undo', lasts: false, action: () => ({ undo: id }) };
 }
 
 export function ActionDialog() {
@@ -130,7 +133,7 @@ function Dialog({ question }: { question: Ask }) {
     if (typeof action === 'string') return;
     let gone = false;
     const timer = setTimeout(() => {
-      send(action, { dry_run: true, reason: '', for_s: null }).then(
+      send(action, { dry_run: true, reason: '', for_s: forS }).then(
         (result) => !gone && setPreview(result),
         (error: unknown) => !gone && setProblem(why(error)),
       );
@@ -139,7 +142,7 @@ function Dialog({ question }: { question: Ask }) {
       gone = true;
       clearTimeout(timer);
     };
-  }, [wanted]);
+  }, [wanted, forS]);
 
   const close = () => {
     if (asking.value === question) asking.value = null;
@@ -251,6 +254,7 @@ function Impact({ preview, problem, missing }: { preview: ActionResult | null; p
             </ul>
           )}
           {preview.warnings.map((text) => <p key={text} class="warning"><Icon name="warn" /><span>{text}</span></p>)}
+          {preview.until_ms != null && <p class="small muted">Until {moment(preview.until_ms - skewMs.value)}.</p>}
           {!preview.undoable && <p class="small muted">This cannot be undone.</p>}
         </>
       )}

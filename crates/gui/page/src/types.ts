@@ -375,7 +375,7 @@ export interface ActionResult {
   touches: { kind: string; object: string; before: string; after: string }[];
   touches_total: number;
   warnings: string[];
-  id: number | null;
+  id: string | null;
   undoable: boolean;
   until_ms: number | null;
   override: OverrideItem | null;
@@ -400,7 +400,7 @@ export interface OverrideItem {
   touches: number;
 }
 export interface AuditEntry {
-  id: number;
+  id: string;
   at_ms: number;
   who: string;
   role: Role;
@@ -411,8 +411,8 @@ export interface AuditEntry {
   until_ms: number | null;
   outcome: 'done' | 'refused' | 'failed' | 'expired';
   error: string | null;
-  undoes: number | null;
-  undone_by: number | null;
+  undoes: string | null;
+  undone_by: string | null;
   undoable: boolean;
 }
 

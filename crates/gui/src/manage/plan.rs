@@ -1,5 +1,6 @@
 //! What an action would do: a function of the action and of what there is. Nothing is touched.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ pub(super) enum Effect {
     Decide(Vec<Step>),
     /// The cache.
     Purge(Purge),
-    /// Everything is programmed anew.
+    /// Everything is compared and put right.
     Resync,
 }
 
@@ -102,7 +103,7 @@ pub(super) fn sentence(action: &Action) -> String {
             Purge::Prefix(prefix) => format!("have the cache forget what begins with {prefix}"),
             Purge::Host(host) => format!("have the cache forget all of {host}"),
         },
-        Action::Resync => "program everything anew".to_owned(),
+        Action::Resync => "compare everything with the kernel and put it right".to_owned(),
         Action::RemoveOverride { name } => format!("remove the override {name}"),
     }
 }
@@ -156,14 +157,36 @@ fn routes<'a>(
     host: Option<&'a str>,
     path: Option<&'a str>,
 ) -> impl Iterator<Item = &'a RouteItem> {
-    let any = |host: &str| if host == "*" { String::new() } else { host.to_ascii_lowercase() };
-    network.routes.iter().filter(move |route| {
-        route.ingress == *ingress
-            && host.is_none_or(|host| any(host) == any(&route.host))
-            && path.is_none_or(|path| {
-                route.path == path || route.path.strip_prefix("(?i)^").is_some_and(|it| it == path)
-            })
-    })
+    network
+        .routes
+        .iter()
+        .filter(move |route| route.ingress == *ingress && covers(host, path, route))
+}
+
+/// A host as it is compared: that of all others has two spellings.
+fn any_host(host: &str) -> String {
+    if host == "*" { String::new() } else { host.to_ascii_lowercase() }
+}
+
+fn covers(host: Option<&str>, path: Option<&str>, route: &RouteItem) -> bool {
+    host.is_none_or(|host| any_host(host) == any_host(&route.host))
+        && path.is_none_or(|path| {
+            route.path == path || route.path.strip_prefix("(?i)^").is_some_and(|it| it == path)
+        })
+}
+
+/// Whether an override of its Ingress pauses a route now.
+fn pauses(decided: &Override, route: &RouteItem) -> bool {
+    match &decided.target {
+        OverrideTarget::Routes { host, path } => {
+            decided.is_active(now_ms() / 1000) && covers(host.as_deref(), path.as_deref(), route)
+        }
+        _ => false,
+    }
+}
+
+fn route_text(route: &RouteItem) -> String {
+    format!("{}{}", if route.host.is_empty() { "*" } else { &route.host }, route.path)
 }
 
 fn is_meant(target: &OverrideTarget, endpoint: &EndpointItem) -> bool {
@@ -217,15 +240,19 @@ pub(super) fn plan(
                 after: "forgotten; the next request asks the backend".to_owned(),
             }],
             summary,
-            warnings: vec!["this cannot be undone".to_owned()],
+            warnings: vec![
+                "this reaches the cache of this node only; ask each node that serves".to_owned(),
+                "this cannot be undone".to_owned(),
+            ],
             effect: Effect::Purge(what.clone()),
         }),
         Action::Resync => Ok(Plan {
             touches: vec![Touch {
                 kind: "sync".to_owned(),
-                object: "all rules of this node".to_owned(),
-                before: "as the last sync left them".to_owned(),
-                after: "compared with the kernel and put right".to_owned(),
+                object: "all that this node programs".to_owned(),
+                before: "as the last sync left it".to_owned(),
+                after: "compared with the kernel and put right; the ingress gets all routes again"
+                    .to_owned(),
             }],
             summary,
             warnings: Vec::new(),
@@ -254,11 +281,7 @@ impl Planner<'_> {
         service: &Key,
         target: &Target,
     ) -> Result<(OverrideTarget, Vec<&'e EndpointItem>), Refusal> {
-        let wanted = match target {
-            Target::Address(text) => OverrideTarget::Address(address(text)?),
-            Target::Pod(pod) => OverrideTarget::Pod(pod.as_str().into()),
-            Target::Node(node) => OverrideTarget::Node(node.as_str().into()),
-        };
+        let wanted = wanted(target)?;
         let all = &detail.endpoint_items;
         let found: Vec<&EndpointItem> = all.iter().filter(|it| is_meant(&wanted, it)).collect();
         if found.is_empty() {
@@ -361,34 +384,62 @@ impl Planner<'_> {
         self.endpoints(summary, service, target, OverrideAction::Remove)
     }
 
+    /// Takes back what was decided about just these endpoints. What was decided about a node holds for
+    /// endpoints that are yet to come, so it is taken back only where the node is named.
     fn undrain(&self, summary: String, service: &Key, target: &Target) -> Result<Plan, Refusal> {
         let detail = self.service(service)?;
-        let (wanted, found) = Self::meant(&detail, service, target)?;
-        let is_within = |it: &&Arc<Override>| {
-            let decides = matches!(
-                it.action,
-                OverrideAction::Drain | OverrideAction::Weight(_) | OverrideAction::Remove
-            );
-            let mut its =
-                detail.endpoint_items.iter().filter(|e| is_meant(&it.target, e)).peekable();
-            it.service().is_some_and(|it| same(it, service))
-                && decides
-                && (it.target == wanted
-                    || (its.peek().is_some() && its.all(|e| is_meant(&wanted, e))))
+        let wanted = wanted(target)?;
+        let of = |target: &OverrideTarget| -> Vec<&EndpointItem> {
+            detail.endpoint_items.iter().filter(|it| is_meant(target, it)).collect()
         };
-        let all: Vec<&Override> = self.overrides.iter().filter(is_within).map(|it| &**it).collect();
-        let ours: Vec<&Override> = all.iter().copied().filter(|it| it.is_managed()).collect();
+        let found = of(&wanted);
+        let is_exact = |it: &Override| {
+            let is_node = |it: &OverrideTarget| matches!(it, OverrideTarget::Node(_));
+            let same_ones = || {
+                let addresses = |all: Vec<&EndpointItem>| -> BTreeSet<String> {
+                    all.iter().map(|it| it.address.clone()).collect()
+                };
+                !found.is_empty() && addresses(of(&it.target)) == addresses(found.clone())
+            };
+            it.target == wanted || (!is_node(&it.target) && !is_node(&wanted) && same_ones())
+        };
+        let its: Vec<&Override> = self
+            .overrides
+            .iter()
+            .map(|it| &**it)
+            .filter(|it| it.service().is_some_and(|it| same(it, service)))
+            .filter(|it| !matches!(it.action, OverrideAction::Add(_)))
+            .collect();
+        let (exact, others): (Vec<&Override>, Vec<&Override>) =
+            its.into_iter().partition(|it| is_exact(it));
+        let (ours, theirs): (Vec<&Override>, Vec<&Override>) =
+            exact.into_iter().partition(|it| it.is_managed());
         if ours.is_empty() {
-            return Err(match all.first() {
-                Some(theirs) => not_ours(theirs),
-                None => Refusal::NotFound(format!(
-                    "nothing was decided about {} of service {service} alone; telaio overrides \
-                     lists what was",
-                    target_text(target)
-                )),
-            });
+            if let Some(theirs) = theirs.first() {
+                return Err(not_ours(theirs));
+            }
+            // Says which endpoints there are, if it is that.
+            Self::meant(&detail, service, target)?;
+            let also =
+                others.iter().copied().filter(|it| found.iter().any(|e| is_meant(&it.target, e)));
+            return Err(Refusal::NotFound(format!(
+                "nothing was decided about {} of service {service} alone; {}",
+                target_text(target),
+                named(also)
+            )));
         }
-        let touches = found.iter().map(|it| touch(service, it, "as the cluster says")).collect();
+        let now_s = now_ms() / 1000;
+        let after = |endpoint: &EndpointItem| {
+            let left = others.iter().chain(&theirs);
+            let mut left = left.filter(|it| it.is_active(now_s) && is_meant(&it.target, endpoint));
+            match left.next() {
+                Some(left) => format!("still: {} ({})", override_sentence(left), left.meta.key),
+                None => "as the cluster says".to_owned(),
+            }
+        };
+        let mut touches: Vec<Touch> =
+            found.iter().map(|it| touch(service, it, &after(it))).collect();
+        touches.extend(ours.iter().map(|it| taken_back(it)));
         Ok(Plan { summary, touches, warnings: Vec::new(), effect: gone(&ours) })
     }
 
@@ -448,11 +499,7 @@ impl Planner<'_> {
         let retry_after_s = retry_after_s.unwrap_or(RETRY_AFTER_S).max(1);
         let touches = found.iter().map(|route| Touch {
             kind: "route".to_owned(),
-            object: format!(
-                "{}{}",
-                if route.host.is_empty() { "*" } else { &route.host },
-                route.path
-            ),
+            object: route_text(route),
             before: route.action.clone(),
             after: "503 with a maintenance page".to_owned(),
         });
@@ -463,6 +510,7 @@ impl Planner<'_> {
         Ok(Plan { summary, touches, warnings: Vec::new(), effect: Effect::Decide(vec![step]) })
     }
 
+    /// Takes back the pause of just this: of the Ingress as a whole, of a host, or of a path.
     fn resume(
         &self,
         summary: String,
@@ -470,56 +518,90 @@ impl Planner<'_> {
         host: Option<&str>,
         path: Option<&str>,
     ) -> Result<Plan, Refusal> {
-        let is_meant = |it: &&Arc<Override>| {
-            it.ingress().is_some_and(|it| same(it, ingress))
-                && match &it.target {
-                    OverrideTarget::Routes { host: its_host, path: its_path } => {
-                        (host.is_none() || its_host.as_deref() == host)
-                            && (path.is_none() || its_path.as_deref() == path)
-                    }
-                    _ => false,
-                }
+        let its: Vec<&Override> = self
+            .overrides
+            .iter()
+            .map(|it| &**it)
+            .filter(|it| it.ingress().is_some_and(|it| same(it, ingress)))
+            .collect();
+        let is_exact = |it: &&Override| match &it.target {
+            OverrideTarget::Routes { host: its_host, path: its_path } => {
+                its_host.as_deref().map(any_host) == host.map(any_host)
+                    && its_path.as_deref() == path
+            }
+            _ => false,
         };
-        let all: Vec<&Override> = self.overrides.iter().filter(is_meant).map(|it| &**it).collect();
-        let ours: Vec<&Override> = all.iter().copied().filter(|it| it.is_managed()).collect();
+        let (exact, others): (Vec<&Override>, Vec<&Override>) = its.into_iter().partition(is_exact);
+        let (ours, theirs): (Vec<&Override>, Vec<&Override>) =
+            exact.into_iter().partition(|it| it.is_managed());
         if ours.is_empty() {
-            return Err(match all.first() {
+            return Err(match theirs.first() {
                 Some(theirs) => not_ours(theirs),
-                None => {
-                    Refusal::NotFound(format!("{} is not paused", routes_text(ingress, host, path)))
-                }
+                None => Refusal::NotFound(format!(
+                    "{} is not paused by itself; {}",
+                    routes_text(ingress, host, path),
+                    named(others.into_iter())
+                )),
             });
         }
-        let touches = routes(self.network, ingress, host, path).map(|route| Touch {
-            kind: "route".to_owned(),
-            object: format!(
-                "{}{}",
-                if route.host.is_empty() { "*" } else { &route.host },
-                route.path
-            ),
-            before: route.action.clone(),
-            after: "as the Ingress says".to_owned(),
-        });
-        let touches = touches.collect();
+        let left: Vec<&Override> = others.into_iter().chain(theirs).collect();
+        let mut touches: Vec<Touch> = routes(self.network, ingress, host, path)
+            .map(|route| Touch {
+                kind: "route".to_owned(),
+                object: route_text(route),
+                before: route.action.clone(),
+                after: match left.iter().find(|it| pauses(it, route)) {
+                    Some(left) => format!("still: {} ({})", override_sentence(left), left.meta.key),
+                    None => "as the Ingress says".to_owned(),
+                },
+            })
+            .collect();
+        touches.extend(ours.iter().map(|it| taken_back(it)));
         Ok(Plan { summary, touches, warnings: Vec::new(), effect: gone(&ours) })
     }
 
     fn take_back_named(&self, summary: String, name: &Key) -> Result<Plan, Refusal> {
-        let found = self.overrides.iter().find(|it| same(&it.meta.key, name));
-        let Some(found) = found else {
+        let all = self.overrides.iter().cloned().chain(self.agent.ended());
+        let found = all.into_iter().find(|it| same(&it.meta.key, name));
+        let Some(found) = found.as_deref() else {
             return Err(Refusal::NotFound(format!("there is no override {name}")));
         };
         if !found.is_managed() {
             return Err(not_ours(found));
         }
-        let touches = vec![Touch {
-            kind: "override".to_owned(),
-            object: name.to_string(),
-            before: override_sentence(found),
-            after: "taken back".to_owned(),
-        }];
+        let touches = vec![taken_back(found)];
         Ok(Plan { summary, touches, warnings: Vec::new(), effect: gone(&[found]) })
     }
+}
+
+/// The endpoints that a target names.
+fn wanted(target: &Target) -> Result<OverrideTarget, Refusal> {
+    Ok(match target {
+        Target::Address(text) => OverrideTarget::Address(address(text)?),
+        Target::Pod(pod) => OverrideTarget::Pod(pod.as_str().into()),
+        Target::Node(node) => OverrideTarget::Node(node.as_str().into()),
+    })
+}
+
+fn taken_back(decided: &Override) -> Touch {
+    Touch {
+        kind: "override".to_owned(),
+        object: decided.meta.key.to_string(),
+        before: override_sentence(decided),
+        after: "taken back".to_owned(),
+    }
+}
+
+/// What else was decided, for a refusal.
+fn named<'a>(others: impl Iterator<Item = &'a Override>) -> String {
+    let texts: Vec<String> = others
+        .take(NAMED_MAX)
+        .map(|it| format!("{} ({})", override_sentence(it), it.meta.key))
+        .collect();
+    if texts.is_empty() {
+        return "telaio overrides list says what was".to_owned();
+    }
+    format!("what was: {}; take it back as it was decided, or by its name", texts.join(", "))
 }
 
 fn not_ours(theirs: &Override) -> Refusal {

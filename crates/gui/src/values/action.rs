@@ -69,7 +69,8 @@ pub enum Action {
         /// Which endpoints.
         target: Target,
     },
-    /// Takes back what was decided about these endpoints: draining, weight, removal.
+    /// Takes back what was decided about these endpoints: draining, weight, removal. A decision about
+    /// a node is taken back only where the node is named, and one about more endpoints never.
     Undrain {
         /// The service.
         service: Key,
@@ -122,23 +123,24 @@ pub enum Action {
         #[serde(default)]
         retry_after_s: Option<u32>,
     },
-    /// Takes back a pause.
+    /// Takes back a pause: that of the Ingress as a whole, or of just this host and path.
     ResumeRoute {
         /// The Ingress.
         ingress: Key,
-        /// The host that the pause names.
+        /// The host that the pause names; null for one that names none.
         #[serde(default)]
         host: Option<String>,
-        /// The path that it names.
+        /// The path that it names; null for one that names none.
         #[serde(default)]
         path: Option<String>,
     },
-    /// The cache forgets. Cannot be undone.
+    /// The cache of this node forgets; other nodes' keep what they have. Cannot be undone.
     PurgeCache {
         /// What it forgets.
         what: Purge,
     },
-    /// Everything is read and programmed anew, now.
+    /// Everything that this node programs is compared with the kernel and put right, and the ingress
+    /// gets all its routes again, now.
     Resync,
     /// Removes an override that was made here.
     RemoveOverride {
@@ -174,8 +176,9 @@ pub struct ActionResult {
     pub touches_total: usize,
     /// What the person should think of, such as that nobody is left to serve.
     pub warnings: Vec<String>,
-    /// The entry in the audit log; give it to `POST /api/v1/actions/{id}/undo`. Null for a dry run.
-    pub id: Option<u64>,
+    /// The entry in the audit log of the agent that was asked, such as `kf4m-12`; give it to
+    /// `POST /api/v1/actions/{id}/undo` of that agent. Null for a dry run.
+    pub id: Option<String>,
     /// It can be undone.
     pub undoable: bool,
     /// When it ends by itself.
@@ -183,7 +186,7 @@ pub struct ActionResult {
     /// The override that was made, if it was one.
     #[serde(rename = "override")]
     pub made: Option<OverrideItem>,
-    /// For a purge: how many entries went.
+    /// For a purge: how many entries went, of this node's cache.
     pub purged: Option<u64>,
 }
 
@@ -258,8 +261,9 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AuditEntry {
-    /// Grows with each entry, over restarts too.
-    pub id: u64,
+    /// Its number: a tag of the agent, and what grows with each entry, over restarts too.
+    #[serde(deserialize_with = "id")]
+    pub id: String,
     /// When.
     pub at_ms: i64,
     /// Who.
@@ -281,9 +285,36 @@ pub struct AuditEntry {
     /// What went wrong.
     pub error: Option<String>,
     /// The entry that this one undid.
-    pub undoes: Option<u64>,
+    #[serde(deserialize_with = "id_or_none")]
+    pub undoes: Option<String>,
     /// The entry that undid this one.
-    pub undone_by: Option<u64>,
+    #[serde(deserialize_with = "id_or_none")]
+    pub undone_by: Option<String>,
     /// It can be undone.
     pub undoable: bool,
+}
+
+/// A number with a tag, or one of the time when they had none.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum AnyId {
+    Bare(u64),
+    Tagged(String),
+}
+
+impl From<AnyId> for String {
+    fn from(id: AnyId) -> Self {
+        match id {
+            AnyId::Bare(number) => number.to_string(),
+            AnyId::Tagged(text) => text,
+        }
+    }
+}
+
+fn id<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    AnyId::deserialize(from).map(Into::into)
+}
+
+fn id_or_none<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::<AnyId>::deserialize(from)?.map(Into::into))
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -17,13 +17,13 @@ use telaio_gui::values::action::Purge;
 use telaio_gui::values::ingress::{RouteBackend, RouteItem};
 use telaio_gui::values::overview::{Counts, Overview, PlaneHealth, SourceHealth};
 use telaio_gui::values::service::{
-    EndpointCounts, EndpointItem, EndpointPort, Port, Rules, ServiceDetail, ServiceItem,
+    EndpointCounts, EndpointItem, EndpointPort, NodeItem, Port, Rules, ServiceDetail, ServiceItem,
 };
 use telaio_gui::values::trace::{TraceAnswer, TraceQuestion};
-use telaio_gui::values::{Counters, Key, Role, State};
+use telaio_gui::values::{Counters, Key, Role, Stale, State};
 use telaio_gui::{
-    Agent, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings, HttpFigures,
-    Network, Refusal, Tokens,
+    Agent, AgentName, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings,
+    HttpFigures, Network, Refusal, Tokens,
 };
 use telaio_model::{ObjectKey, Override, OverrideAction, OverrideTarget};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -42,6 +42,15 @@ pub(crate) struct Imagined {
     pub(crate) resyncs: AtomicUsize,
     pub(crate) read_only: Option<String>,
     pub(crate) reviews: AtomicUsize,
+    pub(crate) routes_stale: Mutex<Option<Stale>>,
+    /// Whether the cluster still knows its token.
+    pub(crate) revoked: AtomicBool,
+    /// Whether nothing can be removed.
+    pub(crate) forbidden: AtomicBool,
+    /// Overrides that have ended, and that others have removed already.
+    pub(crate) behind: Mutex<Vec<Arc<Override>>>,
+    /// How often it was tried.
+    pub(crate) removals: AtomicUsize,
 }
 
 impl Default for Imagined {
@@ -55,7 +64,24 @@ impl Default for Imagined {
             resyncs: AtomicUsize::new(0),
             read_only: None,
             reviews: AtomicUsize::new(0),
+            routes_stale: Mutex::default(),
+            revoked: AtomicBool::new(false),
+            forbidden: AtomicBool::new(false),
+            behind: Mutex::default(),
+            removals: AtomicUsize::new(0),
         }
+    }
+}
+
+fn node(name: &str) -> NodeItem {
+    NodeItem {
+        name: name.to_owned(),
+        own: name == "node-1",
+        addresses: vec![],
+        pod_cidrs: vec![],
+        zone: None,
+        leaving: false,
+        endpoints: 0,
     }
 }
 
@@ -152,6 +178,8 @@ impl Imagined {
             counters: Some(Counters { rate: i as f64, ..Counters::default() }),
             connections: None,
             connections_reason: Some("nobody counts here".into()),
+            traffic: None,
+            traffic_reason: None,
         }
     }
 }
@@ -198,6 +226,7 @@ impl Agent for Imagined {
                 revision: 1,
                 problem_count: 0,
                 problems: vec![],
+                note: None,
             },
             counts: Counts::default(),
             syncs: vec![],
@@ -224,6 +253,7 @@ impl Agent for Imagined {
                 ready: 3,
                 total: 3,
                 canary: false,
+                condition: String::new(),
             }],
             features: vec![],
             warnings: vec![],
@@ -236,6 +266,8 @@ impl Agent for Imagined {
             at_ms: now_ms(),
             services: (0..self.services).map(|i| self.item(i)).collect(),
             routes: vec![route],
+            routes_stale: self.routes_stale.lock().clone(),
+            nodes: ["node-1", "node-2"].map(node).into(),
             ..Network::default()
         };
         Box::pin(async move { network })
@@ -312,6 +344,30 @@ impl Agent for Imagined {
         Box::pin(async { Ok(()) })
     }
 
+    fn ended(&self) -> Vec<Arc<Override>> {
+        let now_s = now_ms() / 1000;
+        let overrides = self.overrides.lock();
+        let ended = overrides.values().filter(|it| !it.is_active(now_s)).cloned();
+        ended.chain(self.behind.lock().iter().cloned()).collect()
+    }
+
+    fn remove_ended(
+        &self,
+        ended: Vec<Arc<Override>>,
+    ) -> BoxFuture<'_, Result<Vec<ObjectKey>, Refusal>> {
+        self.removals.fetch_add(1, SeqCst);
+        let removed = if self.forbidden.load(SeqCst) {
+            Err(Refusal::Unavailable("nobody may write here".to_owned()))
+        } else {
+            let mut overrides = self.overrides.lock();
+            let seen = ended.into_iter().filter(|it| overrides.get(&it.meta.key) == Some(it));
+            let seen: Vec<ObjectKey> = seen.map(|it| it.meta.key.clone()).collect();
+            overrides.retain(|key, _| !seen.contains(key));
+            Ok(seen)
+        };
+        Box::pin(async { removed })
+    }
+
     fn read_only_because(&self) -> Option<String> {
         self.read_only.clone()
     }
@@ -321,7 +377,7 @@ impl Agent for Imagined {
         token: &'a str,
     ) -> BoxFuture<'a, Result<Option<(String, Role)>, Refusal>> {
         self.reviews.fetch_add(1, SeqCst);
-        let known = token == "token-of-the-cluster-for-anna";
+        let known = token == "token-of-the-cluster-for-anna" && !self.revoked.load(SeqCst);
         let away = token == "token-while-the-cluster-is-away";
         Box::pin(async move {
             if away {
@@ -347,7 +403,16 @@ impl Drop for Running {
 }
 
 pub(crate) async fn start(agent: Imagined) -> Running {
-    start_with(agent, |settings| settings, AuditLog::in_memory()).await
+    start_with(agent, |settings| settings, log()).await
+}
+
+/// The audit log of node-1.
+pub(crate) fn log() -> AuditLog {
+    AuditLog::in_memory(this_agent())
+}
+
+pub(crate) fn this_agent() -> AgentName {
+    AgentName::node("node-1")
 }
 
 pub(crate) async fn start_with(
@@ -359,7 +424,9 @@ pub(crate) async fn start_with(
         Tokens::default().with("admin", Role::Admin, ADMIN).with("read-only", Role::Read, READ);
     let guard = GuardSettings { tokens, hosts: vec!["gui.example".into()], tls: false };
     let tick = Duration::from_millis(50);
-    let settings = change(GuiSettings { guard, tick, ..GuiSettings::default() });
+    let (ended_grace, stream_check) = (Duration::ZERO, Duration::from_millis(100));
+    let settings = GuiSettings { guard, tick, ended_grace, stream_check, ..GuiSettings::default() };
+    let settings = change(settings);
     let (agent, events) = (Arc::new(agent), Arc::new(EventLog::default()));
     let server = GuiServer::new(settings, agent.clone(), events.clone(), audit);
     let router = server.router();
@@ -445,9 +512,13 @@ impl Running {
 
     /// A stream that stays open, read until `text` comes.
     pub(crate) async fn stream(&self) -> TcpStream {
+        self.stream_of(READ).await
+    }
+
+    pub(crate) async fn stream_of(&self, token: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let request = format!(
-            "GET /api/v1/events/stream HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {READ}\r\n\r\n",
+            "GET /api/v1/events/stream HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\n\r\n",
             self.address
         );
         stream.write_all(request.as_bytes()).await.unwrap();

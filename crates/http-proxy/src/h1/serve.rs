@@ -24,7 +24,6 @@ use crate::clock;
 use crate::error::{ErrorKind, ProxyError, Side};
 use crate::head::{ClientInfo, RequestHead, ResponseHead, Scheme};
 use crate::proxy::attempts::Attempts;
-use crate::proxy::forward::is_gateway_error;
 use crate::proxy::{Decision, Forwarding, HttpProxy, Outcome};
 use crate::reply::Reply;
 use crate::table::RetryOn;
@@ -609,7 +608,7 @@ impl<S: Io> Connection<S> {
         state.ended = Some(ended);
         match end {
             Ok(End::Done { client_stays, upstream_stays }) => {
-                state.report(&peer, is_gateway_error(&exchange.response));
+                state.report_answer(&peer, &exchange.response);
                 if upstream_stays {
                     connection.keep(&peer, ended);
                 }
@@ -625,7 +624,7 @@ impl<S: Io> Connection<S> {
             }
             Ok(End::Refused { upstream_stays }) => {
                 // Another endpoint is asked, but this one did answer.
-                state.report(&peer, is_gateway_error(&exchange.response));
+                state.report_answer(&peer, &exchange.response);
                 if upstream_stays {
                     connection.keep(&peer, ended);
                 }

@@ -97,8 +97,18 @@ impl<'a> Attempts<'a> {
     }
 
     /// Whether a response speaks against its endpoint.
-    pub(crate) fn blames(&self, response: &ResponseHead) -> bool {
+    fn blames(&self, response: &ResponseHead) -> bool {
         !self.any_status && is_gateway_error(response)
+    }
+
+    /// An endpoint answered.
+    pub(crate) fn report_answer(&self, peer: &Peer, response: &ResponseHead) {
+        let failed = self.blames(response);
+        self.report(peer, failed);
+        // Failures are counted as such.
+        if !failed && response.status.is_server_error() {
+            peer.count_server_error();
+        }
     }
 
     pub(crate) fn report(&self, peer: &Peer, failed: bool) {

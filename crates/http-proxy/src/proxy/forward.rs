@@ -120,7 +120,7 @@ impl HttpProxy {
                 attempts.answered = exchange.answered;
                 let refused =
                     attempts.retry_statuses().is_some_and(|on| on.status(response.status.as_u16()));
-                attempts.report(&peer, attempts.blames(&response));
+                attempts.report_answer(&peer, &response);
                 if refused && let Some(body) = exchange.take_body() {
                     let kind = ErrorKind::BadResponse("refused by the route's retry policy");
                     return Err((ProxyError::idempotent(kind), Some(body)));
@@ -154,7 +154,7 @@ impl HttpProxy {
         attempts.answered = Some(Instant::now());
         let refused =
             attempts.retry_statuses().is_some_and(|on| on.status(response.status.as_u16()));
-        attempts.report(peer, attempts.blames(&response));
+        attempts.report_answer(peer, &response);
         if refused && let Some(body) = exchange.take_body() {
             let kind = ErrorKind::BadResponse("refused by the route's retry policy");
             return Err((ProxyError::idempotent(kind), Some(body)));

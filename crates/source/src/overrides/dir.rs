@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use telaio_model::{Object, ObjectKey, Override};
 
-use super::{OVERRIDES_MAX, WriteError, manifest};
+use super::{OVERRIDES_MAX, WriteError, manifest, same};
 use crate::intern::Interner;
 use crate::manifest::{Context, Format, read_file_content};
 
@@ -55,6 +55,24 @@ impl DirWriter {
             return Err(WriteError::TooMany(OVERRIDES_MAX));
         }
         replace(&path, &all)
+    }
+
+    /// Removes those that are still there as they were seen; says which.
+    pub(super) fn remove_seen(&self, seen: &[Override]) -> Result<Vec<ObjectKey>, WriteError> {
+        let path = self.path();
+        if !path.exists() {
+            return Ok(Vec::new());
+        }
+        let _lock = lock(&self.root.join(LOCK))?;
+        let mut all = read(&path)?;
+        let is_there = |it: &&Override| all.get(&it.meta.key).is_some_and(|found| same(found, it));
+        let gone: Vec<ObjectKey> =
+            seen.iter().filter(is_there).map(|it| it.meta.key.clone()).collect();
+        if !gone.is_empty() {
+            all.retain(|key, _| !gone.contains(key));
+            replace(&path, &all)?;
+        }
+        Ok(gone)
     }
 }
 

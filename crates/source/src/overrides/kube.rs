@@ -6,10 +6,12 @@ use std::fmt;
 
 use http::{Method, Request};
 use serde_json::{Value, json};
-use telaio_model::{ObjectKey, Override};
+use telaio_model::{Object, ObjectKey, Override};
 
-use super::{OVERRIDES_MAX, WriteError, manifest};
+use super::{OVERRIDES_MAX, WriteError, manifest, same};
+use crate::intern::Interner;
 use crate::kube::{Client, LABEL_CONFIG};
+use crate::manifest::{Context, Format, read_file_content};
 
 /// The ConfigMap's name.
 pub const CONFIG_MAP: &str = "telaio-overrides";
@@ -44,6 +46,22 @@ impl KubeWriter {
         &self,
         changes: &[(ObjectKey, Option<Override>)],
     ) -> Result<(), WriteError> {
+        self.update(|map| change(map, changes)).await
+    }
+
+    /// Removes those that are still there as they were seen; says which.
+    pub(super) async fn remove_seen(
+        &self,
+        seen: &[Override],
+    ) -> Result<Vec<ObjectKey>, WriteError> {
+        self.update(|map| Ok(remove_seen(map, seen))).await
+    }
+
+    /// Changes the ConfigMap in the version that was read; after another's write, anew.
+    async fn update<T>(
+        &self,
+        change: impl Fn(&mut Value) -> Result<T, WriteError>,
+    ) -> Result<T, WriteError> {
         for _ in 0..TRIES_MAX {
             let found = self.read().await?;
             let (method, mut map) = match found {
@@ -51,14 +69,14 @@ impl KubeWriter {
                 None => (Method::POST, self.empty()),
             };
             let before = map.clone();
-            change(&mut map, changes)?;
+            let changed = change(&mut map)?;
             let nothing_to_remove = method == Method::POST
                 && map["data"].as_object().is_none_or(serde_json::Map::is_empty);
             if map == before || nothing_to_remove {
-                return Ok(());
+                return Ok(changed);
             }
             match self.send(&method, &map).await {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(changed),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(self.failed(&error)),
             }
@@ -146,4 +164,26 @@ fn change(map: &mut Value, changes: &[(ObjectKey, Option<Override>)]) -> Result<
         }
     }
     if data.len() > OVERRIDES_MAX { Err(WriteError::TooMany(OVERRIDES_MAX)) } else { Ok(()) }
+}
+
+/// Removes the entries that still say what was seen.
+fn remove_seen(map: &mut Value, seen: &[Override]) -> Vec<ObjectKey> {
+    let Some(data) = map.get_mut("data").and_then(Value::as_object_mut) else { return Vec::new() };
+    let is_there = |it: &&Override| {
+        let found = data.get(&entry(&it.meta.key)).and_then(Value::as_str).and_then(read);
+        found.is_some_and(|found| same(&found, it))
+    };
+    let gone: Vec<ObjectKey> = seen.iter().filter(is_there).map(|it| it.meta.key.clone()).collect();
+    data.retain(|name, _| !gone.iter().any(|key| entry(key) == *name));
+    gone
+}
+
+/// The override of an entry, if it can be read.
+fn read(text: &str) -> Option<Override> {
+    let ctx = Context::cluster(Interner::default());
+    let content = read_file_content("entry", text.as_bytes(), Format::Yaml, &ctx);
+    content.objects.into_iter().find_map(|found| match found.object {
+        Object::Override(decided) => Some(Override::clone(&decided)),
+        _ => None,
+    })
 }

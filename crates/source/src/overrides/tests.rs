@@ -97,3 +97,26 @@ async fn what_cannot_be_written_says_what_to_do() {
     let nowhere = OverrideWriter::Nowhere("decide at the brain".into());
     assert_eq!(nowhere.write(vec![]).await.unwrap_err().to_string(), "decide at the brain");
 }
+
+#[tokio::test]
+async fn what_has_ended_is_removed_only_as_it_was_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = OverrideWriter::dir(dir.path());
+    let nothing = writer.remove_seen(all()).await.unwrap();
+    assert!(nothing.is_empty() && std::fs::read_dir(dir.path()).unwrap().next().is_none());
+    writer
+        .write(all().iter().map(|it| (it.meta.key.clone(), Some(it.clone()))).collect())
+        .await
+        .unwrap();
+    // Somebody decides anew about one before it is removed.
+    let (seen, anew) = (all(), Override { until_s: None, ..all().remove(0) });
+    writer.write(vec![(anew.meta.key.clone(), Some(anew.clone()))]).await.unwrap();
+    let removed = writer.remove_seen(seen.clone()).await.unwrap();
+    let others: Vec<ObjectKey> = seen[1..].iter().map(|it| it.meta.key.clone()).collect();
+    assert_eq!(removed, others);
+    let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+    assert!(text.contains("\"drain\"") && !text.contains("\"pause\""), "{text}");
+    assert_eq!(writer.remove_seen(seen).await.unwrap(), [], "others were quicker");
+    assert_eq!(writer.remove_seen(vec![anew]).await.unwrap().len(), 1);
+    assert!(!dir.path().join(FILE).exists());
+}

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use telaio_model::Kind;
+use telaio_model::{Kind, Meta, ObjectKey, Override, OverrideAction, OverrideTarget};
 use telaio_source::Status;
 use telaio_source::kube::{KubeError, KubeOptions, KubeSource};
+use telaio_source::overrides::OverrideWriter;
 use telaio_testkit::apiserver::{ApiServer, GoneForm, StreamingLists};
 
 use crate::cluster::{service, slice};
@@ -480,4 +481,57 @@ async fn the_watches_end_with_their_source() {
     server.wait_for_watches(WATCHES).await;
     drop(watched);
     server.wait_for_watches(0).await;
+}
+
+/// Somebody's decision.
+fn decided(name: &str, until_s: Option<i64>) -> Override {
+    Override {
+        meta: Meta::named(ObjectKey::new("shop", name)),
+        object: ObjectKey::new("shop", "web"),
+        target: OverrideTarget::Pod("web-1".into()),
+        action: OverrideAction::Drain,
+        by: "anna".into(),
+        reason: "disk".into(),
+        since_s: None,
+        until_s,
+    }
+}
+
+fn set(it: &Override) -> Vec<(ObjectKey, Option<Override>)> {
+    vec![(it.meta.key.clone(), Some(it.clone()))]
+}
+
+#[tokio::test]
+async fn overrides_are_written_again_after_a_conflict_and_refusals_say_what_to_do() {
+    let server = Server::start().await;
+    let client = telaio_source::kube::client(Some(server.kubeconfig.clone())).await.unwrap();
+    let writer = OverrideWriter::kube(client, "kube-system");
+    let data = || {
+        let map = server.get("configmaps", "kube-system", "telaio-overrides");
+        map.map(|map| map["data"].clone()).unwrap_or_default()
+    };
+    writer.write(set(&decided("a", None))).await.unwrap();
+    // Another writes between our reading and our writing: it is read again.
+    server.fail_after(1, 1, 409);
+    writer.write(set(&decided("b", Some(100)))).await.unwrap();
+    assert_eq!(data().as_object().unwrap().len(), 2, "{}", data());
+
+    // What has ended goes only as it was seen.
+    let seen = decided("b", Some(100));
+    writer.write(set(&decided("b", None))).await.unwrap();
+    assert_eq!(writer.remove_seen(vec![seen.clone()]).await.unwrap(), []);
+    writer.write(set(&seen)).await.unwrap();
+    server.fail_after(1, 1, 409);
+    assert_eq!(writer.remove_seen(vec![seen.clone()]).await.unwrap(), [seen.meta.key.clone()]);
+    assert_eq!(data().as_object().unwrap().keys().collect::<Vec<_>>(), ["shop.a.json"]);
+
+    server.refuse("update", "configmaps", 403);
+    let error = writer.write(set(&seen)).await.unwrap_err().to_string();
+    assert!(error.contains("deploy/overrides-rbac.yaml"), "{error}");
+    assert!(error.contains("kube-system/telaio-overrides"), "{error}");
+    // Whoever keeps writing does not keep us for ever.
+    server.allow("update", "configmaps");
+    server.refuse("update", "configmaps", 409);
+    let error = writer.write(set(&seen)).await.unwrap_err().to_string();
+    assert!(error.contains("again and again"), "{error}");
 }

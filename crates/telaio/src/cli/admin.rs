@@ -39,6 +39,11 @@ pub(crate) struct AdminArgs {
     /// Names by which the admin API may be asked, beside localhost and addresses
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) admin_host: Vec<String>,
+
+    // Nobody needs another but tests, which would wait.
+    /// How long an override that has ended stays written [default: 30s to 60s]
+    #[arg(long, hide = true, value_name = "TIME", value_parser = duration)]
+    pub(crate) admin_ended_grace: Option<Duration>,
 }
 
 /// How a running agent is asked.
@@ -93,6 +98,10 @@ pub(crate) struct DecisionArgs {
     /// Only show what it would touch
     #[arg(long)]
     pub(crate) dry_run: bool,
+
+    /// Do not ask; nobody is asked in a pipe or a script either
+    #[arg(long, short = 'y')]
+    pub(crate) yes: bool,
 
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
@@ -189,6 +198,10 @@ pub(crate) struct PurgeArgs {
     #[arg(long)]
     pub(crate) dry_run: bool,
 
+    /// Do not ask; nobody is asked in a pipe or a script either
+    #[arg(long, short = 'y')]
+    pub(crate) yes: bool,
+
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) reason: String,
@@ -226,7 +239,7 @@ Examples:
   telaio overrides add shop/web 10.0.0.9 --port 8080 --for 2h
   telaio overrides remove shop/web web-3
   telaio overrides pause shop/web --host shop.example.com --for 15m
-  telaio overrides undo 12")]
+  telaio overrides undo kf4m-12")]
 pub(crate) struct OverridesArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
@@ -322,15 +335,24 @@ pub(crate) enum OverridesCommand {
     },
     /// Undo an action of the audit log
     Undo {
-        /// Its number, as the action and the audit log say it
-        #[arg(value_name = "NUMBER")]
-        id: u64,
+        /// Its number, as the action and the audit log say it, such as kf4m-12
+        #[arg(value_name = "NUMBER", value_parser = entry)]
+        id: String,
         #[command(flatten)]
         decision: DecisionArgs,
     },
-    /// Compare everything with the kernel and put it right, now
+    /// Compare everything with the kernel and put it right, and give the ingress all its routes again
     Resync {
         #[command(flatten)]
         decision: DecisionArgs,
     },
+}
+
+/// The number of an entry of the audit log: it becomes a part of a path.
+fn entry(text: &str) -> Result<String, String> {
+    let is_one = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if !text.is_empty() && text.len() <= 32 && text.bytes().all(is_one) {
+        return Ok(text.to_owned());
+    }
+    Err("is no number of the audit log; they look like kf4m-12".to_owned())
 }

@@ -1,6 +1,9 @@
 //! `telaio drain`, `undrain`, `weight`, `purge`, `overrides`: what the page does, from the command line.
+//!
+//! At a terminal each action is shown first and asked for once, as on the page; in a pipe or a script
+//! there is nobody to ask, so it is done.
 
-use std::io::Write;
+use std::io::{BufRead, IsTerminal, Read as _, Write};
 
 use anyhow::Context;
 use serde::de::DeserializeOwned;
@@ -19,6 +22,8 @@ use crate::http_get::AdminClient;
 
 /// Where actions go.
 const ACTIONS: &str = "/api/v1/actions";
+/// How long the answer to a question may be.
+const ANSWER_BYTES_MAX: u64 = 1024;
 /// How many endpoints an error names.
 const NAMED_MAX: usize = 8;
 
@@ -71,6 +76,7 @@ pub(crate) fn purge(args: &PurgeArgs, out: &mut impl Write) -> Result<(), Comman
     };
     let decision = DecisionArgs {
         dry_run: args.dry_run,
+        yes: args.yes,
         reason: args.reason.clone(),
         lasts: None,
         output: args.output,
@@ -110,11 +116,8 @@ pub(crate) fn overrides(args: &OverridesArgs, out: &mut impl Write) -> Result<()
             act(Action::RemoveOverride { name: key(name) }, decision, out)
         }
         OverridesCommand::Undo { id, decision } => {
-            let request = UndoRequest {
-                dry_run: decision.dry_run,
-                reason: decision.reason.clone(),
-                by: who(),
-            };
+            let request =
+                |dry_run| UndoRequest { dry_run, reason: decision.reason.clone(), by: who() };
             ask(&format!("{ACTIONS}/{id}/undo"), &request, decision, out)
         }
         OverridesCommand::Resync { decision } => act(Action::Resync, decision, out),
@@ -182,9 +185,9 @@ fn who() -> Option<String> {
 }
 
 fn act(action: Action, decision: &DecisionArgs, out: &mut impl Write) -> Result<(), CommandError> {
-    let request = ActionRequest {
-        action,
-        dry_run: decision.dry_run,
+    let request = |dry_run| ActionRequest {
+        action: action.clone(),
+        dry_run,
         reason: decision.reason.clone(),
         for_s: decision.lasts.map(|time| time.as_secs()),
         until_ms: None,
@@ -193,20 +196,47 @@ fn act(action: Action, decision: &DecisionArgs, out: &mut impl Write) -> Result<
     ask(ACTIONS, &request, decision, out)
 }
 
-fn ask(
+fn ask<T: serde::Serialize>(
     path: &str,
-    request: &impl serde::Serialize,
+    request: &impl Fn(bool) -> T,
     decision: &DecisionArgs,
     out: &mut impl Write,
 ) -> Result<(), CommandError> {
     let client = AdminClient::new(&decision.client)?;
-    let body = serde_json::to_string(request).map_err(anyhow::Error::from)?;
-    let answer = client.run(&http::Method::POST, path, body)?;
+    let post = |dry_run| -> Result<String, CommandError> {
+        let body = serde_json::to_string(&request(dry_run)).map_err(anyhow::Error::from)?;
+        client.run(&http::Method::POST, path, body)
+    };
+    let somebody_is_there = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    if somebody_is_there && !decision.dry_run && !decision.yes {
+        let preview: ActionResult = read(&post(true)?)?;
+        let text = text_of(&preview, &decision.client);
+        if !agreed(&text, &mut std::io::stdin().lock(), &mut std::io::stderr())? {
+            return Err(CommandError::failed("nothing was done"));
+        }
+    }
+    let answer = post(decision.dry_run)?;
     let text = match decision.output {
         Output::Json => answer,
         Output::Text => text_of(&read::<ActionResult>(&answer)?, &decision.client),
     };
     out.write_all(text.as_bytes()).map_err(|error| CommandError::Failed(error.into()))
+}
+
+/// Shows what an action would touch and asks whether to do it. Only a yes is one.
+fn agreed(
+    preview: &str,
+    input: &mut impl BufRead,
+    out: &mut impl Write,
+) -> Result<bool, CommandError> {
+    let mut asking = || -> std::io::Result<bool> {
+        write!(out, "{preview}Do it? [y/N] ")?;
+        out.flush()?;
+        let mut line = String::new();
+        input.take(ANSWER_BYTES_MAX).read_line(&mut line)?;
+        Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    };
+    asking().map_err(|error| CommandError::Failed(error.into()))
 }
 
 fn read<T: DeserializeOwned>(answer: &str) -> Result<T, CommandError> {
@@ -225,12 +255,12 @@ fn text_of(result: &ActionResult, client: &AdminClientArgs) -> String {
     }
     lines.extend(result.warnings.iter().map(|warning| format!("  note: {warning}")));
     if let Some(purged) = result.purged {
-        lines.push(format!("  {purged} URLs were forgotten"));
+        lines.push(format!("  {purged} URLs were forgotten by this node's cache"));
     }
     if let Some(until) = result.until_ms.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok()) {
         lines.push(format!("  until {}", until.strftime("%Y-%m-%d %H:%M:%S UTC")));
     }
-    if let (Some(id), true) = (result.id, result.undoable) {
+    if let (Some(id), true) = (&result.id, result.undoable) {
         let address = match client.admin_listen {
             crate::cli::ADMIN_ADDRESS => String::new(),
             address => format!(" --admin-listen {address}"),
@@ -282,7 +312,7 @@ fn audit(output: Output, args: &AdminClientArgs, out: &mut impl Write) -> Result
                 let at = jiff::Timestamp::from_millisecond(it.at_ms).unwrap_or_default();
                 let error = it.error.as_ref().map(|error| format!(": {error}"));
                 format!(
-                    "{:>5}  {}  {}  {} ({}){}\n",
+                    "{:>8}  {}  {}  {} ({}){}\n",
                     it.id,
                     at.strftime("%Y-%m-%d %H:%M:%S"),
                     it.who,
@@ -308,6 +338,22 @@ mod tests {
             "added": false, "removed": false, "used": true, "overrides": [], "counters": null,
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn only_a_yes_is_one() {
+        for (said, wanted) in [
+            ("y\n", true),
+            ("Yes\n", true),
+            ("\n", false),
+            ("", false),
+            ("no\n", false),
+            ("yy\n", false),
+        ] {
+            let mut out = Vec::new();
+            assert_eq!(agreed("would drain\n", &mut said.as_bytes(), &mut out).unwrap(), wanted);
+            assert_eq!(String::from_utf8(out).unwrap(), "would drain\nDo it? [y/N] ");
+        }
     }
 
     #[test]

@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
+#[cfg(target_os = "linux")]
+use std::time::Duration;
 
-use telaio_brain::{LocalWatch, Wants};
+use telaio_brain::{LocalWatch, Store, Wants};
 use telaio_gui::Refusal;
 use telaio_gui::values::Key;
 use telaio_gui::values::service::Rules as RulesShown;
@@ -17,6 +20,9 @@ use crate::commands::{Rules, packet_of, surroundings};
 use crate::exit::CommandError;
 use crate::feeder;
 
+/// How long a brain may take for the view of an ingress.
+#[cfg(target_os = "linux")]
+const BRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 /// At how many addresses and ports of a service the kernel's rules are compared with ours.
 const PLACES_MAX: usize = 64;
 
@@ -37,12 +43,19 @@ impl AdminAgent {
         self.context.as_ref().map(|it| it.name.to_string()).unwrap_or_default()
     }
 
-    /// This node's view now.
-    async fn view(&self, wants: Wants) -> Result<Vec<Op>, Refusal> {
+    /// This node's view now, as its rules depend on it.
+    async fn view(&self) -> Result<Vec<Op>, Refusal> {
         let Some(store) = &self.store else {
-            let message = "this agent's view is made by a brain; use telaio trace on the node";
-            return Err(Refusal::Unavailable(message.to_owned()));
+            let state = self.monitor.feeding().followed.state();
+            let state = state.ok_or_else(|| {
+                Refusal::Unavailable("the brain has sent no state yet; ask again soon".to_owned())
+            })?;
+            return Ok(ops_of(&state));
         };
+        self.view_of(store, feeder::wants()).await
+    }
+
+    async fn view_of(&self, store: &Arc<Store>, wants: Wants) -> Result<Vec<Op>, Refusal> {
         if !store.is_synced() {
             return Err(Refusal::Unavailable("the first state is not complete".to_owned()));
         }
@@ -51,12 +64,29 @@ impl AdminAgent {
         Ok(ops.collect())
     }
 
+    /// This node's view now, as its ingress depends on it.
+    #[cfg(target_os = "linux")]
+    async fn ingress_view(&self) -> Result<Vec<Op>, Refusal> {
+        if let Some(store) = &self.store {
+            return self.view_of(store, crate::ingress::wants()).await;
+        }
+        let Some(brain) = &self.asking.brain else {
+            return Err(Refusal::Unavailable("nothing is known here".to_owned()));
+        };
+        let mut client = crate::ingress::brain_client(brain, &self.node_name().into());
+        let answer = tokio::time::timeout(BRAIN_TIME_MAX, client.try_next()).await;
+        let late = || Refusal::Unavailable(format!("{} gave no state in time", self.spec));
+        answer.map_err(|_| late())?.map_err(|error| Refusal::Unavailable(error.to_string()))
+    }
+
     /// The rules that would not be there without the service.
     pub(super) async fn show_rules(&self, key: &Key) -> Result<RulesShown, Refusal> {
         let programming = self.programming()?.clone();
         let wanted = ObjectKey::new(key.namespace.as_str(), key.name.as_str());
         let node = self.node_name();
-        let ops = self.view(feeder::wants()).await?;
+        // A large table takes a while to read: one at a time, also when nobody waits for it any more.
+        let turn = Arc::clone(&self.reading).lock_owned().await;
+        let ops = self.view().await?;
         let (mut with, mut without) = (State::default(), State::default());
         let mut found = false;
         for op in ops {
@@ -84,6 +114,7 @@ impl AdminAgent {
         }
         let key = key.clone();
         let work = move || -> Result<RulesShown, CommandError> {
+            let _turn = turn;
             let Programming { backend, settings, args } = &programming;
             let around = surroundings(settings, &node, &with)?;
             let compile =
@@ -110,8 +141,6 @@ impl AdminAgent {
             let (backend, origin) = ((*backend).to_owned(), origin.to_owned());
             Ok(RulesShown { service: key, backend, origin, text, notes })
         };
-        // A large table takes a while to read: one at a time.
-        let _turn = self.reading.lock().await;
         let done = tokio::task::spawn_blocking(work).await;
         done.map_err(|error| Refusal::Unavailable(error.to_string()))?.map_err(unavailable)
     }
@@ -137,10 +166,21 @@ impl AdminAgent {
         let proto = question.proto.as_deref().unwrap_or("tcp");
         let packet = packet_of(from, to, proto, question.iface.clone()).map_err(Refusal::Bad)?;
         let kernel = question.kernel.unwrap_or(false);
+        let to_text = format!("{to}/{proto}");
+        let mut command = self.trace_command().with("--backend", programming.backend);
+        command = command.with("--from", from).with("--to", &to_text);
+        if let Some(iface) = &question.iface {
+            command = command.with("--iface", iface);
+        }
+        let command = command.end() + if kernel { " --kernel" } else { "" };
         let node = self.node_name();
-        let ops = self.view(feeder::wants()).await?;
+        // One at a time of each, also when nobody waits for it any more.
+        let turns = if kernel { &self.reading } else { &self.tracing };
+        let turn = Arc::clone(turns).lock_owned().await;
+        let ops = self.view().await?;
         let asked = packet.clone();
         let work = move || -> Result<Trace, CommandError> {
+            let _turn = turn;
             let Programming { backend, settings, args } = &programming;
             let mut state = State::default();
             for op in ops {
@@ -165,10 +205,11 @@ impl AdminAgent {
             Verdict::None => ("none", "is left alone: no service has this address and port"),
         };
         let via = &trace.via;
-        let steps = via
-            .iter()
-            .enumerate()
-            .map(|(i, text)| TraceStep { text: text.clone(), decides: i + 1 == via.len() });
+        let steps = via.iter().enumerate().map(|(i, text)| TraceStep {
+            text: text.clone(),
+            decides: i + 1 == via.len(),
+            kind: "rule".to_owned(),
+        });
         Ok(TraceAnswer {
             kind: "packet".to_owned(),
             verdict: verdict.to_owned(),
@@ -176,19 +217,25 @@ impl AdminAgent {
             steps: steps.collect(),
             endpoints: trace.endpoints.iter().map(ToString::to_string).collect(),
             masquerade: trace.masquerade,
-            command: format!("telaio trace --from {from} --to {to}/{proto}"),
+            command,
             ..TraceAnswer::default()
         })
     }
 
     #[cfg(target_os = "linux")]
     async fn trace_url(&self, url: &str) -> Result<TraceAnswer, Refusal> {
-        let ops = self.view(crate::ingress::wants()).await?;
-        let classless = matches!(self.spec, telaio_source::SourceSpec::Dir(_));
-        let answer = crate::commands::trace_url_of(ops, classless, url).await;
-        let mut answer = answer.map_err(unavailable)?;
-        answer.command = format!("telaio trace --url {url}");
-        Ok(answer)
+        // One at a time, also when nobody waits for it any more.
+        let turn = Arc::clone(&self.tracing).lock_owned().await;
+        let ops = self.ingress_view().await?;
+        let (settings, asked) = (self.asking.gateway.clone(), url.to_owned());
+        // All routes are compiled: not on a thread that answers.
+        let work = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            crate::commands::trace_url_of(ops, settings, &asked)
+        });
+        let answer = work.await.map_err(|error| Refusal::Unavailable(error.to_string()))?;
+        let command = self.trace_command().with("--url", url).end();
+        Ok(TraceAnswer { command, ..answer.map_err(unavailable)? })
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -196,6 +243,15 @@ impl AdminAgent {
         std::future::ready(()).await;
         Err(Refusal::Unavailable(format!("{url}: the ingress plane is Linux' only")))
     }
+}
+
+/// The steps that make a view.
+fn ops_of(state: &State) -> Vec<Op> {
+    let services = state.services().flat_map(|entry| {
+        let endpoints = entry.endpoints.iter().cloned().map(Op::SetEndpoint);
+        std::iter::once(Op::SetService(Arc::clone(&entry.service))).chain(endpoints)
+    });
+    services.chain(state.objects().cloned().map(Op::SetObject)).collect()
 }
 
 /// The addresses where a service answers, with its ports.

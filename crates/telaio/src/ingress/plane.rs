@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use telaio_http_proxy::watch::metrics::HttpMetrics;
 use tokio::io::{AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::access_log::LogFiles;
@@ -45,9 +45,17 @@ pub(crate) struct IngressState {
     closed: watch::Sender<bool>,
     control: IngressControl,
     metrics: Arc<HttpMetrics>,
+    /// The worker is to be told everything again.
+    repeat: Notify,
 }
 
 impl IngressState {
+    /// Has the worker told everything again: what it has and should not have goes, what it lacks comes.
+    /// Requests go on.
+    pub(crate) fn resync(&self) {
+        self.repeat.notify_one();
+    }
+
     /// Figures of requests, as they last were.
     pub(crate) fn metrics(&self) -> &Arc<HttpMetrics> {
         &self.metrics
@@ -264,7 +272,16 @@ impl Keeper {
         let mut reading = tokio::spawn(read_reports(BufReader::new(input), state, told));
         let mut stopped = self.stopped.clone();
         let feeding = async {
-            while let Some(ops) = view.next().await {
+            loop {
+                let ops = tokio::select! {
+                    ops = view.next() => ops,
+                    () = self.state.repeat.notified() => {
+                        // A view that is followed anew begins with all that there is.
+                        view = IngressView::follow(&self.options.origin, &self.options.node);
+                        continue;
+                    }
+                };
+                let Some(ops) = ops else { return Ok(()) };
                 for op in &ops {
                     self.options.told.see(op);
                     if let Some(frame) = Frame::op(op) {
@@ -273,7 +290,6 @@ impl Keeper {
                 }
                 output.lock().await.flush().await?;
             }
-            Ok(())
         };
         let ended = tokio::select! {
             fed = feeding => fed,

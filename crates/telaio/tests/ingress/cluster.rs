@@ -379,3 +379,39 @@ async fn what_the_manifest_allows_is_what_the_plane_does() {
         assert!(narrowed, "{request:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_at_one_replica_is_followed_by_another_and_its_end_is_told_once() {
+    let one = Echo::start_outside("one");
+    let cluster = Cluster::start(&one).await;
+    cluster.ingress("web", "a.example.com", "2026-01-01T00:00:00Z", None);
+    let (first, first_http, _) = cluster.agent("loom-a");
+    let (second, second_http, _) = cluster.agent("loom-b");
+    let status = |http| ask(http, "a.example.com", "/").status;
+    until("routes", || status(first_http) == 200 && status(second_http) == 200);
+    let pause = |more: &[&str]| {
+        let args = [&["overrides", "pause", "shop/web", "--host", "a.example.com"], more].concat();
+        super::manage::managed(&first, &args)
+    };
+    pause(&[]);
+    until("the pause", || status(first_http) == 503 && status(second_http) == 503);
+    // What was decided at one is taken back at the other.
+    let resume = ["overrides", "resume", "shop/web", "--host", "a.example.com"];
+    super::manage::managed(&second, &resume);
+    until("the end of the pause", || status(first_http) == 200 && status(second_http) == 200);
+
+    pause(&["--for=2s"]);
+    until("the pause", || status(second_http) == 503);
+    until("its end", || status(first_http) == 200 && status(second_http) == 200);
+    until("the entry to go", || {
+        let map = cluster.server.get("configmaps", "kube-system", "telaio-overrides").unwrap();
+        map["data"].as_object().is_none_or(serde_json::Map::is_empty)
+    });
+    let ends = || {
+        let of = |agent| super::manage::managed(agent, &["overrides", "audit"]);
+        let all = of(&first) + &of(&second);
+        all.lines().filter(|line| line.contains("ended by itself")).count()
+    };
+    until("its end in a log", || ends() > 0);
+    assert_eq!(ends(), 1, "whoever removed it says so, and nobody else");
+}

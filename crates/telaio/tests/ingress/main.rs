@@ -16,6 +16,7 @@ mod cached;
 mod certificates;
 mod choices;
 mod cluster;
+mod decisions;
 mod every;
 mod guards;
 mod lifecycle;
@@ -26,6 +27,7 @@ mod operations;
 mod pages;
 mod protocols;
 mod routes;
+mod shown;
 mod tools;
 mod upgrade;
 
@@ -53,7 +55,13 @@ impl Ingress {
 
     /// As [`start`](Self::start), with further arguments.
     fn start_with(manifests: Manifests, process: &str, more: &[&str]) -> Self {
-        let (source, process) = (manifests.source(), format!("--ingress-process={process}"));
+        let source = manifests.source();
+        Self::start_from(manifests, &source, process, more)
+    }
+
+    /// The same from another source.
+    fn start_from(manifests: Manifests, source: &str, process: &str, more: &[&str]) -> Self {
+        let process = format!("--ingress-process={process}");
         let mut arguments = vec![
             "run",
             "--planes=ingress",
@@ -63,7 +71,7 @@ impl Ingress {
             "--ingress-threads=2",
             &process,
             "--drain-timeout=10s",
-            &source,
+            source,
         ];
         arguments.extend(more);
         let agent = Agent::start_with_state(&arguments, tempfile::tempdir().unwrap());

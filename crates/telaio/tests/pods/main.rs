@@ -17,6 +17,7 @@ mod stage;
 
 mod cleanup;
 mod cni;
+mod first;
 mod flannel;
 mod nodes;
 mod policy;

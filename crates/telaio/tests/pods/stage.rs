@@ -69,9 +69,26 @@ impl Agent {
         }
     }
 
+    /// Sends it a signal, as to stop it in its tracks.
+    pub(crate) fn signal(&self, signal: &str) {
+        let id = self.child.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
+    }
+
     /// What `telaio status` says; nothing while nobody answers.
     pub(crate) fn status(&self) -> Value {
         let done = self.node.machine.run(|| command().args(["status", "--output=json"]).output());
+        serde_json::from_slice(&done.unwrap().stdout).unwrap_or_default()
+    }
+
+    /// What its admin API says there, with its own token.
+    pub(crate) fn admin(&self, path: &str) -> Value {
+        let url = format!("http://127.0.0.1:9900{path}");
+        let done = self.node.machine.run(move || {
+            let token = fs::read_to_string("/var/lib/telaio/admin.token").unwrap_or_default();
+            let header = format!("Authorization: Bearer {}", token.trim());
+            Command::new("curl").args(["-s", "--max-time", "20", "-H", &header, &url]).output()
+        });
         serde_json::from_slice(&done.unwrap().stdout).unwrap_or_default()
     }
 

@@ -6,6 +6,7 @@ use telaio_testkit::netns::{Cluster, Family, Host, Place, Transport};
 
 use crate::manifest::{SERVICE_PORT, Service, cluster_ip};
 use crate::node::{Backend, Node, comes_true};
+use crate::support::id_of;
 
 on_backends_of_this_kernel!(a_drain_by_hand_moves_packets_and_its_undoing_moves_them_back);
 
@@ -50,7 +51,7 @@ fn a_drain_by_hand_moves_packets_and_its_undoing_moves_them_back(backend: Backen
     });
     assert!(told, "no event tells when it was in the kernel");
 
-    let undone = node.manage(&["overrides", "undo", &done["id"].to_string()]);
+    let undone = node.manage(&["overrides", "undo", &id_of(&done)]);
     assert_eq!(undone.code, Some(0), "{undone:?}");
     assert!(comes_true(|| traced(true) == 2), "the undoing is not in the kernel");
     assert_eq!(served_by().len(), 2);

@@ -36,7 +36,7 @@ pub(crate) fn telaio() -> Command {
         }
     }
     command.env_remove("KUBERNETES_SERVICE_HOST").stdin(Stdio::null());
-    command.env("TELAIO_BACKEND", "view");
+    command.env("TELAIO_BACKEND", "view").env("TELAIO_ADMIN_ENDED_GRACE", "1s");
     command
 }
 
@@ -134,6 +134,11 @@ impl Lines {
 
 /// The token of the admin API of all agents here.
 pub(crate) const TOKEN: &str = "the-token-of-all-agents-in-tests";
+
+/// The number that an action has in the audit log, of what it said as JSON.
+pub(crate) fn id_of(done: &Value) -> String {
+    done["id"].as_str().unwrap().to_owned()
+}
 
 /// Puts it where an agent with this state directory finds it.
 pub(crate) fn put_token(state_dir: &Path) {
