@@ -8,14 +8,16 @@ import { show, VIEWS } from './views.test.mjs';
 const PHONE = [390, 844];
 const SIZE = [1280, 800];
 /** The map is shown whole. */
-const MAP_SIZE = [1280, 980];
+const MAP_SIZE = [1280, 1030];
 /** So that charts have something to show. */
 const WARM_UP_S = 70;
 
 const NAMES = ['overview', 'map', 'services', 'service', 'routes', 'certificates', 'pods', null, 'trace', 'events', 'overrides'];
 
 /** Instances on this node, for the view of pods: what a container runtime attached, one with a published port. */
-async function populate({ telaio, manifests }) {
+async function populate({ telaio, manifests, backends }) {
+  // One fails now and then, and nobody has drained it yet: a red line on the map.
+  backends.get('shop/payments')[1].failShare = 0.2;
   const instances = [];
   for (const [i, id] of ['cart-7f9c4b', 'cart-7f9c5d', 'mailer-64d8f2'].entries()) instances.push(await Instance.start(telaio, id, 8097 + i));
   const on = (from, to) => instances.slice(from, to).map(({ address }) => ({ address, node: 0 }));
@@ -73,6 +75,7 @@ async function take(world, directory) {
     const [width, height] = NAMES[i] === 'map' ? MAP_SIZE : SIZE;
     await page.setViewportSize({ width, height });
     await show(page, view);
+    if (NAMES[i] === 'map') await page.locator('path.edge.bad').first().waitFor();
     await shoot(page, NAMES[i]);
   }
   await page.close();
