@@ -110,16 +110,13 @@ impl StatusHandle {
     pub fn tell(&self, commit: &Commit) {
         let mut shared = self.shared.lock();
         for (key, ingress) in &commit.ours {
-            match ingress {
-                Some(ingress) => {
-                    shared.ours.insert(key.clone(), Arc::clone(ingress));
-                    shared.note(key.clone());
-                }
-                None => {
-                    shared.ours.remove(key);
-                    // What was written to it is to be forgotten.
-                    shared.note(key.clone());
-                }
+            if let Some(ingress) = ingress {
+                shared.ours.insert(key.clone(), Arc::clone(ingress));
+                shared.note(key.clone());
+            } else {
+                shared.ours.remove(key);
+                // What was written to it is to be forgotten.
+                shared.note(key.clone());
             }
         }
         for (key, warnings) in &commit.warnings {

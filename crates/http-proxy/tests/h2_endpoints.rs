@@ -150,7 +150,7 @@ async fn active_checks_speak_what_the_backend_speaks() {
     let proxy = proxy(backend, Policy::default(), &[]);
     let upstream = proxy.proxy.upstreams().get(&BackendId::new(BACKEND)).expect("a backend");
     let peer = upstream.balancer.get_backends()[0].clone();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     // Each check is a connection of its own; when the third begins, two are judged.
     while connections.load(Ordering::SeqCst) < 4 {
         assert!(Instant::now() < deadline, "{connections:?} checks");
