@@ -29,6 +29,28 @@ pub(crate) struct Phases {
 }
 
 impl Phases {
+    fn is_empty(&self) -> bool {
+        let Self {
+            services_set,
+            anonymous_deleted,
+            named_set,
+            named_deleted,
+            anonymous_set,
+            services_deleted,
+            objects,
+        } = self;
+        let all = [
+            services_set,
+            anonymous_deleted,
+            named_set,
+            named_deleted,
+            anonymous_set,
+            services_deleted,
+            objects,
+        ];
+        all.iter().all(|ops| ops.is_empty())
+    }
+
     /// What leads a node's view of one service from one state to another.
     pub(crate) fn between(
         key: &ObjectKey,
@@ -133,6 +155,12 @@ impl ServiceDelta {
         after: Option<Arc<ServiceState>>,
     ) -> Self {
         Self { key, before, after, concerned: OnceLock::new(), shared: Mutex::default() }
+    }
+
+    /// Whether the change means anything for a node that wants this: there are operations of it. Worked out once
+    /// for all that ask alike, watchers too.
+    pub fn concerns(&self, node: &NodeContext, wants: &Wants) -> bool {
+        !self.phases(node, wants).is_empty()
     }
 
     /// What the change means for a node, worked out once for all that see it alike.

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use telaio_api::global::GlobalOp;
 use telaio_model::{Kind, Object, ObjectKey, Op};
@@ -150,13 +151,28 @@ pub struct LocalWatch {
     follower: Follower,
     wants: Wants,
     node: NodeContext,
+    taken: Option<Arc<AtomicU64>>,
 }
 
 impl LocalWatch {
     /// A watch for the node of this name, which need not be known yet.
     pub fn new(store: &Arc<Store>, node: impl Into<Arc<str>>, wants: Wants) -> Self {
         let node = NodeContext { name: node.into(), zone: None };
-        Self { follower: Follower::new(store), wants, node }
+        Self { follower: Follower::new(store), wants, node, taken: None }
+    }
+
+    /// As it goes on, leaves in `taken` up to which revision the receiver has everything: it has when it asks for
+    /// more, and where nothing was for it.
+    #[must_use]
+    pub fn telling(mut self, taken: Arc<AtomicU64>) -> Self {
+        self.taken = Some(taken);
+        self
+    }
+
+    fn tell_taken(&self) {
+        if let (Some(taken), Some(at)) = (&self.taken, self.follower.at) {
+            taken.fetch_max(at, Ordering::Release);
+        }
     }
 
     /// Waits until the node's view differs from what was last given, and gives the difference: the
@@ -164,6 +180,7 @@ impl LocalWatch {
     /// again when it has fallen too far behind, or when its node has moved to another zone.
     pub async fn next(&mut self) -> Result<LocalDiff, Ended> {
         loop {
+            self.tell_taken();
             match self.follower.news().await? {
                 News::Whole(snapshot) => {
                     self.node =

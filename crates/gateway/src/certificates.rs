@@ -44,6 +44,12 @@ pub fn names(pem: &[u8]) -> Vec<Arc<str>> {
     dns.collect()
 }
 
+/// Until when the first certificate of a chain in PEM holds, in seconds since 1970.
+pub fn not_after_s(pem: &[u8]) -> Option<i64> {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(pem).ok()?;
+    Some(pem.parse_x509().ok()?.validity().not_after.timestamp())
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]

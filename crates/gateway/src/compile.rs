@@ -49,6 +49,32 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// Somebody's decision to pause what has this host and path of an Ingress.
+    pub(crate) fn pause_of(
+        &self,
+        ingress: &ObjectKey,
+        host: &HostMatch,
+        path: &PathMatch,
+    ) -> Option<&Override> {
+        let (PathMatch::Exact(text) | PathMatch::Prefix(text) | PathMatch::Regex(text)) = path;
+        let pauses = self.pauses.get(ingress)?;
+        let is_meant = |pause: &&Arc<Override>| match &pause.target {
+            OverrideTarget::Routes { host: only_host, path: only_path } => {
+                let named = |name: &Arc<str>| match &**name {
+                    "" | "*" => *host == HostMatch::Any,
+                    name => *host == host_match(name),
+                };
+                // A path that is read as an expression is still named as the Ingress has it.
+                let is_path = |path: &Arc<str>| {
+                    path == text || text.strip_prefix("(?i)^").is_some_and(|it| it == &**path)
+                };
+                only_host.as_ref().is_none_or(named) && only_path.as_ref().is_none_or(is_path)
+            }
+            _ => false,
+        };
+        pauses.values().find(is_meant).map(|pause| &**pause)
+    }
+
     /// A certificate is now this, or no more. One that cannot be used is left out, and the one
     /// before it stands.
     pub fn set_certificate(&mut self, key: &ObjectKey, secret: Option<Arc<TlsSecret>>) {
@@ -423,23 +449,7 @@ impl<'a> Compiler<'a> {
 
     /// Somebody's decision to pause what has this host and path.
     fn pause_of(&self, host: &HostMatch, path: &PathMatch) -> Option<&'a Override> {
-        let (PathMatch::Exact(text) | PathMatch::Prefix(text) | PathMatch::Regex(text)) = path;
-        let pauses = self.cluster.pauses.get(self.key())?;
-        let is_meant = |pause: &&Arc<Override>| match &pause.target {
-            OverrideTarget::Routes { host: only_host, path: only_path } => {
-                let named = |name: &Arc<str>| match &**name {
-                    "" | "*" => *host == HostMatch::Any,
-                    name => *host == host_match(name),
-                };
-                // A path that is read as an expression is still named as the Ingress has it.
-                let is_path = |path: &Arc<str>| {
-                    path == text || text.strip_prefix("(?i)^").is_some_and(|it| it == &**path)
-                };
-                only_host.as_ref().is_none_or(named) && only_path.as_ref().is_none_or(is_path)
-            }
-            _ => false,
-        };
-        pauses.values().find(is_meant).map(|pause| &**pause)
+        self.cluster.pause_of(self.key(), host, path)
     }
 
     fn claim_passthrough(&mut self, host: &HostMatch, backend: &BackendId) {

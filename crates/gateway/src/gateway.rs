@@ -8,7 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use telaio_http_proxy::table::{Age, Backend, BackendId, Certificate, CertificateId, TableChange};
+use telaio_http_proxy::table::{
+    Age, Backend, BackendId, Certificate, CertificateId, HostMatch, PathMatch, TableChange,
+};
 use telaio_model::{Ingress, ObjectKey, Override};
 
 use crate::backends::BackendSpec;
@@ -143,6 +145,16 @@ impl Gateway {
     /// A gateway that knows nothing yet.
     pub fn new(settings: GatewaySettings) -> Self {
         Self { settings, ..Self::default() }
+    }
+
+    /// Somebody's decision to pause what has this host and path of an Ingress.
+    pub fn pause_of(
+        &self,
+        ingress: &ObjectKey,
+        host: &HostMatch,
+        path: &PathMatch,
+    ) -> Option<&Override> {
+        self.cluster.pause_of(ingress, host, path)
     }
 
     /// Takes note of an event.

@@ -9,9 +9,9 @@ use crate::values::action::Purge;
 use crate::values::ingress::{CertificateItem, RouteItem};
 use crate::values::overview::{Overview, PlaneHealth};
 use crate::values::pods::{InstanceItem, NetworkItem, PeerItem, PodsSummary};
-use crate::values::service::{NodeItem, Rules, ServiceDetail, ServiceItem};
+use crate::values::service::{EndpointItem, NodeItem, Rules, ServiceDetail, ServiceItem};
 use crate::values::trace::{TraceAnswer, TraceQuestion};
-use crate::values::{Key, Role};
+use crate::values::{Key, Role, Stale};
 
 /// Why something was not answered or done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +101,8 @@ pub struct Network {
     pub routes: Vec<RouteItem>,
     /// The certificates.
     pub certificates: Vec<CertificateItem>,
+    /// Routes and certificates are not of now, or not known at all.
+    pub routes_stale: Option<Stale>,
     /// The nodes.
     pub nodes: Vec<NodeItem>,
     /// The pods plane.
@@ -129,6 +131,12 @@ pub trait Agent: Send + Sync + 'static {
 
     /// A service with its endpoints.
     fn service(&self, key: &Key) -> Option<ServiceDetail>;
+
+    /// The endpoints of each of these services; none for one that is not there.
+    fn endpoints(&self, keys: &[&Key]) -> Vec<Vec<EndpointItem>> {
+        let of = |key: &&Key| self.service(key).map(|it| it.endpoint_items).unwrap_or_default();
+        keys.iter().map(of).collect()
+    }
 
     /// The rules of a service.
     fn rules<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Rules, Refusal>>;

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Extension, Path, Query, State};
+use axum::extract::{DefaultBodyLimit, Extension, Path, Query, Request, State};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
@@ -22,11 +23,11 @@ use crate::guard::{self, Caller, Guard, GuardSettings, problem};
 use crate::hub::{Frame, Hub};
 use crate::lists::{ListQuery, Listed};
 use crate::manage::Manager;
-use crate::map::{self, MapQuery};
+use crate::map::{MapQuery, Maps};
 use crate::values::action::{ActionRequest, UndoRequest};
 use crate::values::stream::{Hello, Lagged};
 use crate::values::trace::TraceQuestion;
-use crate::values::{Key, Page, Whoami};
+use crate::values::{Key, Page, Stale, Whoami};
 use crate::{openapi, page};
 
 /// How long a request's body may be.
@@ -65,6 +66,7 @@ impl Default for GuiSettings {
 /// What handlers need.
 struct Shared {
     hub: Arc<Hub>,
+    maps: Maps,
     manager: Arc<Manager>,
     guard: Arc<Guard>,
     stream_check: Duration,
@@ -96,7 +98,8 @@ impl GuiServer {
         let manager = Arc::new(Manager::new(Arc::clone(&hub), audit, settings.ended_grace));
         let guard = Guard { settings: settings.guard, agent, manager: Arc::clone(&manager) };
         let (guard, stream_check) = (Arc::new(guard), settings.stream_check);
-        Self { shared: Arc::new(Shared { hub, manager, guard, stream_check }) }
+        let maps = Maps::default();
+        Self { shared: Arc::new(Shared { hub, maps, manager, guard, stream_check }) }
     }
 
     /// All routes.
@@ -132,9 +135,12 @@ impl GuiServer {
         Router::new()
             .route("/api/v1/openapi.json", get(document))
             .merge(api)
+            .route("/api", axum::routing::any(nothing))
+            .route("/api/", axum::routing::any(nothing))
             .route("/api/{*rest}", axum::routing::any(nothing))
             .fallback(page::serve)
             .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+            .layer(axum::middleware::from_fn(in_json))
             .layer(axum::middleware::from_fn_with_state(
                 Arc::clone(&self.shared.guard),
                 guard::outer,
@@ -199,6 +205,33 @@ fn answer<T: Serialize>(answer: Result<T, Refusal>) -> Response {
     }
 }
 
+/// What the framework refuses by itself it says in plain text, or not at all; the API says everything in JSON.
+async fn in_json(request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_api = path == "/api" || path.starts_with("/api/");
+    let response = next.run(request).await;
+    let status = response.status();
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let is_json = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    if !is_api || is_json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let (code, message) = match status {
+        StatusCode::METHOD_NOT_ALLOWED => {
+            ("bad_method", "it cannot be asked for in this way; /api/v1/openapi.json says how")
+        }
+        StatusCode::PAYLOAD_TOO_LARGE => ("too_large", "the body is too long: 64 KiB are enough"),
+        StatusCode::NOT_FOUND => ("not_found", "there is nothing of this name"),
+        it if it.is_client_error() => ("bad_request", "the request cannot be read"),
+        _ => ("failed", "it could not be answered; the agent's log may say why"),
+    };
+    let mut said = problem(status, code, message);
+    if let Some(allowed) = response.headers().get(header::ALLOW) {
+        said.headers_mut().insert(header::ALLOW, allowed.clone());
+    }
+    said
+}
+
 async fn nothing() -> Response {
     let message = "there is nothing of this name; /api/v1/openapi.json says what there is";
     Refusal::NotFound(message.to_owned()).into_response()
@@ -225,8 +258,15 @@ async fn overview(State(app): App) -> Response {
     json(&app.hub.overview().await)
 }
 
-async fn history(State(app): App) -> Response {
-    json(&app.hub.history())
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HistoryQuery {
+    since_ms: Option<i64>,
+}
+
+async fn history(State(app): App, uri: Uri) -> Response {
+    let query: Result<HistoryQuery, Refusal> = query(&uri);
+    answer(query.map(|query| app.hub.history(query.since_ms)))
 }
 
 /// A part of a list.
@@ -235,12 +275,9 @@ async fn list<T: Listed + Clone + Serialize>(
     uri: &Uri,
     of: fn(&Network) -> &[T],
 ) -> Response {
-    let query: ListQuery = match query(uri) {
-        Ok(query) => query,
-        Err(refusal) => return refusal.into_response(),
-    };
+    let query: Result<ListQuery, Refusal> = query(uri);
     let network = app.hub.network().await;
-    answer(query.page(of(&network), network.at_ms))
+    answer(query.and_then(|query| query.page(of(&network), network.at_ms)))
 }
 
 async fn services(State(app): App, uri: Uri) -> Response {
@@ -251,12 +288,28 @@ async fn nodes(State(app): App, uri: Uri) -> Response {
     list(&app, &uri, |it| &it.nodes).await
 }
 
+/// A part of a list of what only the ingress' worker knows.
+async fn list_of_worker<T: Listed + Clone + Serialize>(
+    app: &Shared,
+    uri: &Uri,
+    of: fn(&Network) -> &[T],
+) -> Response {
+    let query: Result<ListQuery, Refusal> = query(uri);
+    let network = app.hub.network().await;
+    let stale = network.routes_stale.clone();
+    if let Some(Stale { since_ms: None, reason }) = stale {
+        return Refusal::Unavailable(reason).into_response();
+    }
+    let page = query.and_then(|query| query.page(of(&network), network.at_ms));
+    answer(page.map(|page| Page { stale, ..page }))
+}
+
 async fn routes(State(app): App, uri: Uri) -> Response {
-    list(&app, &uri, |it| &it.routes).await
+    list_of_worker(&app, &uri, |it| &it.routes).await
 }
 
 async fn certificates(State(app): App, uri: Uri) -> Response {
-    list(&app, &uri, |it| &it.certificates).await
+    list_of_worker(&app, &uri, |it| &it.certificates).await
 }
 
 async fn networks(State(app): App, uri: Uri) -> Response {
@@ -302,7 +355,7 @@ async fn traffic_map(State(app): App, uri: Uri) -> Response {
         Err(refusal) => return refusal.into_response(),
     };
     let network = app.hub.network().await;
-    answer(map::draw(&query, &network, &*app.hub.agent))
+    answer(app.maps.get(&query, &network, &*app.hub.agent).map(|map| (*map).clone()))
 }
 
 async fn trace(State(app): App, uri: Uri) -> Response {

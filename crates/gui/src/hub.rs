@@ -14,7 +14,7 @@ use crate::history::Samples;
 use crate::values::action::AuditEntry;
 use crate::values::overview::{Attention, Cache, History, Overview, PlaneHealth, Sample, Traffic};
 use crate::values::stream::{Changes, HealthChange, OverridesChanged};
-use crate::values::{Key, State};
+use crate::values::{Key, Stale, State};
 
 /// How many messages may wait for a slow reader; then it is told that it missed some.
 const MESSAGES_MAX: usize = 64;
@@ -85,8 +85,8 @@ impl Hub {
         self.frames.subscribe()
     }
 
-    pub(crate) fn history(&self) -> History {
-        self.samples.lock().history()
+    pub(crate) fn history(&self, since_ms: Option<i64>) -> History {
+        self.samples.lock().history(since_ms)
     }
 
     /// What there is, not older than a tick; made once for all who ask meanwhile.
@@ -314,6 +314,17 @@ fn attend(overview: &mut Overview, network: &Network) {
                 all.push(of(State::Warning, "route", object, warning.message.clone()));
             }
         }
+    }
+    if let Some(Stale { since_ms: Some(_), reason }) = &network.routes_stale {
+        let message = format!("routes and certificates are shown as they were: {reason}");
+        all.push(of(State::Warning, "ingress", None, message));
+    }
+    for peer in network.peers.iter().filter(|it| it.state >= State::Warning) {
+        let object = Some(Key::new("", &*peer.node));
+        all.push(of(peer.state, "pods", object, peer.state_text.clone()));
+    }
+    if let Some(tunnel) = network.pods.tunnel.as_ref().filter(|it| it.state >= State::Warning) {
+        all.push(of(tunnel.state, "pods", None, tunnel.state_text.clone()));
     }
     for problem in &network.pods.problems {
         all.push(of(State::Warning, "pods", None, problem.clone()));

@@ -80,7 +80,8 @@ impl ListQuery {
         let total = found.len();
         let items: Vec<T> = found.into_iter().skip(offset).take(limit).cloned().collect();
         let end = offset.saturating_add(items.len());
-        Ok(Page { items, total, offset, next: (end < total).then_some(end), at_ms })
+        let next = (end < total).then_some(end);
+        Ok(Page { items, total, offset, next, at_ms, stale: None })
     }
 
     fn wants(&self, item: &impl Listed) -> bool {

@@ -1,24 +1,30 @@
 //! The traffic map: from hosts over routes and services to endpoints and nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use serde::Deserialize;
 
 use crate::agent::{Agent, Network, Refusal};
 use crate::lists::{LIMIT_MAX, Listed as _};
 use crate::values::map::{Edge, TrafficMap, Vertex, VertexKind};
-use crate::values::service::{ServiceDetail, ServiceItem};
+use crate::values::service::{EndpointItem, ServiceItem};
 use crate::values::{Counters, Key, State};
 
 /// How many services are drawn unless said otherwise.
 const SERVICES: usize = 200;
 /// So many routes are drawn one by one beside namespaces; more are drawn as one for each namespace.
 const ROUTES_BESIDE_NAMESPACES: usize = 40;
+/// Of so many services at a time the endpoints are asked for.
+const ENDPOINTS_OF: usize = 100;
+/// So many maps are kept as long as the lists that they are drawn from: those that pages look at.
+const MAPS_MAX: usize = 16;
 /// How many vertices there are at most.
 const VERTICES_MAX: usize = 5000;
 
 /// What a map can be asked with.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct MapQuery {
     q: Option<String>,
@@ -39,6 +45,40 @@ enum Collapse {
     Namespace,
     /// Never.
     None,
+}
+
+/// The maps of the lists of now: drawn once for all pages that ask alike.
+#[derive(Debug, Default)]
+pub(crate) struct Maps(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    of: Weak<Network>,
+    maps: Vec<(MapQuery, Arc<TrafficMap>)>,
+}
+
+impl Maps {
+    /// The map that was asked for.
+    pub(crate) fn get(
+        &self,
+        query: &MapQuery,
+        network: &Arc<Network>,
+        agent: &dyn Agent,
+    ) -> Result<Arc<TrafficMap>, Refusal> {
+        // Held while it is drawn: who asks the same meanwhile gets that.
+        let mut kept = self.0.lock();
+        if !std::ptr::eq(kept.of.as_ptr(), Arc::as_ptr(network)) {
+            *kept = Kept { of: Arc::downgrade(network), maps: Vec::new() };
+        }
+        if let Some((_, map)) = kept.maps.iter().find(|(asked, _)| asked == query) {
+            return Ok(Arc::clone(map));
+        }
+        let map = Arc::new(draw(query, network, agent)?);
+        if kept.maps.len() < MAPS_MAX {
+            kept.maps.push((query.clone(), Arc::clone(&map)));
+        }
+        Ok(map)
+    }
 }
 
 #[derive(Default)]
@@ -99,11 +139,7 @@ fn service_id(key: &Key) -> String {
 }
 
 /// Draws the map.
-pub(crate) fn draw(
-    query: &MapQuery,
-    network: &Network,
-    agent: &dyn Agent,
-) -> Result<TrafficMap, Refusal> {
+fn draw(query: &MapQuery, network: &Network, agent: &dyn Agent) -> Result<TrafficMap, Refusal> {
     let limit = query.limit.unwrap_or(SERVICES);
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(Refusal::Bad(format!("limit: write a number from 1 to {LIMIT_MAX}")));
@@ -169,11 +205,15 @@ pub(crate) fn draw(
         draw_routes(&mut drawing, network, &places, filtered);
     }
     if query.endpoints.unwrap_or(true) {
-        for (key, id) in &places {
-            if !collapse {
-                draw_endpoints(&mut drawing, agent, key, id);
-            } else if let Some(detail) = agent.service(key) {
-                gather_endpoints(&mut drawing, &detail, id);
+        let places: Vec<(&Key, &String)> = places.iter().collect();
+        for some in places.chunks(ENDPOINTS_OF) {
+            let keys: Vec<&Key> = some.iter().map(|(key, _)| *key).collect();
+            for ((key, id), items) in some.iter().zip(agent.endpoints(&keys)) {
+                if collapse {
+                    gather_endpoints(&mut drawing, &key.namespace, &items, id);
+                } else {
+                    draw_endpoints(&mut drawing, &items, key, id);
+                }
             }
         }
         label_gathered(&mut drawing);
@@ -184,6 +224,7 @@ pub(crate) fn draw(
         edges: drawing.edges.into_values().collect(),
         services_total,
         services_shown: shown,
+        stale: network.routes_stale.clone(),
     })
 }
 
@@ -329,15 +370,20 @@ fn gather_routes(drawing: &mut Drawing, network: &Network, places: &BTreeMap<Key
 }
 
 /// One vertex for all endpoints of a namespace, and how they are spread over the nodes.
-fn gather_endpoints(drawing: &mut Drawing, detail: &ServiceDetail, namespace_id: &str) {
-    let id = format!("endpoints:{}", detail.item.namespace);
-    for endpoint in detail.endpoint_items.iter().filter(|it| !it.removed) {
+fn gather_endpoints(
+    drawing: &mut Drawing,
+    namespace: &str,
+    items: &[EndpointItem],
+    namespace_id: &str,
+) {
+    let id = format!("endpoints:{namespace}");
+    for endpoint in items.iter().filter(|it| !it.removed) {
         let (rate, error_rate) = rates(endpoint.counters.as_ref());
         let vertex = Vertex {
             id: id.clone(),
             kind: VertexKind::Endpoint,
             label: String::new(),
-            namespace: Some(detail.item.namespace.clone()),
+            namespace: Some(namespace.to_owned()),
             state: if endpoint.ready { State::Ok } else { State::Warning },
             note: String::new(),
             overridden: !endpoint.overrides.is_empty(),
@@ -392,9 +438,8 @@ fn node_vertex(node: &str, rate: Option<f64>, error_rate: Option<f64>) -> Vertex
     }
 }
 
-fn draw_endpoints(drawing: &mut Drawing, agent: &dyn Agent, key: &Key, service_id: &str) {
-    let Some(detail) = agent.service(key) else { return };
-    for endpoint in &detail.endpoint_items {
+fn draw_endpoints(drawing: &mut Drawing, items: &[EndpointItem], key: &Key, service_id: &str) {
+    for endpoint in items {
         let id = format!("endpoint:{key}/{}", endpoint.address);
         let (state, note) = match endpoint {
             it if it.removed => (State::Idle, "removed"),

@@ -58,6 +58,19 @@ pub struct Page<T> {
     pub next: Option<usize>,
     /// When the list was made.
     pub at_ms: i64,
+    /// It is older than it should be, for who knows it does not answer; null where it is of now.
+    #[serde(default)]
+    pub stale: Option<Stale>,
+}
+
+/// What is shown is not of now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Stale {
+    /// When it was known last; null where it never was.
+    pub since_ms: Option<i64>,
+    /// Why it is not known now.
+    pub reason: String,
 }
 
 /// How something is.
@@ -79,8 +92,8 @@ pub enum State {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Problem {
-    /// A word for programs: `unauthorized`, `forbidden`, `not_found`, `bad_request`, `conflict`,
-    /// `too_many`, `too_large`, `unavailable`, `misdirected`.
+    /// A word for programs: `unauthorized`, `forbidden`, `not_found`, `bad_request`, `bad_method`, `conflict`,
+    /// `too_many`, `too_large`, `unavailable`, `misdirected`, `failed`.
     pub code: String,
     /// What is wrong and what to do, for people.
     pub message: String,
@@ -115,7 +128,7 @@ pub struct Whoami {
 pub struct Counters {
     /// Requests (or connections, where there are only those) since the start.
     pub requests: u64,
-    /// Of them, those that ended badly (5xx, or no answer).
+    /// Of them, those that ended badly (5xx, whoever said it, or no answer).
     pub errors: u64,
     /// Requests a second, over the last interval.
     pub rate: f64,

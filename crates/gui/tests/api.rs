@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use support::{Imagined, read_until, start};
 use telaio_gui::NewEvent;
-use telaio_gui::values::Key;
+use telaio_gui::values::{Key, Stale};
 
 /// Holds a value against a schema of the document; says where it does not fit.
 fn check(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
@@ -201,6 +201,75 @@ async fn a_stream_tells_of_changes_figures_and_actions() {
     let history = server.json("/api/v1/history").await;
     let recent = history["recent"].as_array().unwrap();
     assert!(recent.iter().any(|it| it["rate"].as_f64().unwrap() > 0.0), "{history}");
+}
+
+#[tokio::test]
+async fn whatever_is_refused_is_refused_in_json() {
+    let server = start(Imagined::default()).await;
+    let document = server.json("/api/v1/openapi.json").await;
+    let kind = "Content-Type: application/json\r\n";
+    let long = format!("{{\"x\":\"{}\"}}", "x".repeat(70 << 10));
+    for (method, path, body, status, code) in [
+        ("DELETE", "/api/v1/services", "", 405, "bad_method"),
+        ("POST", "/api/v1/overview", "{}", 405, "bad_method"),
+        ("POST", "/api/v1/actions", long.as_str(), 413, "too_large"),
+        ("GET", "/api", "", 404, "not_found"),
+        ("GET", "/api/", "", 404, "not_found"),
+        ("GET", "/api/v2/services", "", 404, "not_found"),
+        ("GET", "/api/v1/services/%ff/web", "", 400, "bad_request"),
+    ] {
+        let answer = server.send(method, path, support::ADMIN, kind, body).await;
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+        assert!(answer.head.contains("content-type: application/json"), "{path}: {}", answer.head);
+        let said = answer.json();
+        check(&document, &document["components"]["schemas"]["Problem"], &said, path).unwrap();
+        assert_eq!(said["code"], code, "{method} {path}");
+        assert_eq!(answer.head.contains("\r\nallow: get"), status == 405, "{}", answer.head);
+    }
+}
+
+#[tokio::test]
+async fn routes_that_are_not_known_now_are_said_to_be_so() {
+    let server = start(Imagined::default()).await;
+    let wait = || tokio::time::sleep(Duration::from_millis(120));
+    assert_eq!(server.json("/api/v1/routes").await["stale"], Value::Null);
+    let reason = || "the worker is away".to_owned();
+    *server.agent.routes_stale.lock() = Some(Stale { since_ms: Some(7), reason: reason() });
+    wait().await;
+    for path in ["/api/v1/routes", "/api/v1/certificates", "/api/v1/map"] {
+        assert_eq!(server.json(path).await["stale"]["since_ms"], 7, "{path}");
+    }
+    assert_eq!(server.json("/api/v1/routes").await["total"], 1, "as they were");
+    let overview = server.json("/api/v1/overview").await;
+    let told = overview["attention"].as_array().unwrap();
+    assert!(told.iter().any(|it| it["kind"] == "ingress"), "{told:?}");
+    *server.agent.routes_stale.lock() = Some(Stale { since_ms: None, reason: reason() });
+    wait().await;
+    for path in ["/api/v1/routes", "/api/v1/certificates"] {
+        let answer = server.get(path).await;
+        assert_eq!((answer.status, answer.json()["message"].as_str()), (503, Some(&*reason())));
+    }
+}
+
+#[tokio::test]
+async fn the_newest_part_of_the_history_can_be_asked_for_alone() {
+    let server = start(Imagined::default()).await;
+    let mut stream = server.stream().await;
+    let all = loop {
+        read_until(&mut stream, "event: sample").await;
+        let all = server.json("/api/v1/history").await;
+        if all["recent"].as_array().unwrap().len() > 3 {
+            break all;
+        }
+    };
+    let last = all["recent"].as_array().unwrap().last().unwrap()["at_ms"].as_i64().unwrap();
+    read_until(&mut stream, "event: sample").await;
+    let newer = server.json(&format!("/api/v1/history?since_ms={last}")).await;
+    for list in ["recent", "long"] {
+        let newer = newer[list].as_array().unwrap();
+        assert!(newer.iter().all(|it| it["at_ms"].as_i64().unwrap() > last), "{newer:?}");
+    }
+    assert_eq!(server.get("/api/v1/history?since=1").await.status, 400);
 }
 
 /// How often the agent was asked for figures, and for lists, within so many ticks.

@@ -19,7 +19,7 @@ use std::net::IpAddr;
 
 use crate::addresses::ip_of;
 use crate::error::NetlinkError;
-use crate::rtnl::Mac;
+use crate::rtnl::{BridgePort, Mac};
 use crate::socket::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, Protocol, Socket,
 };
@@ -75,6 +75,8 @@ pub struct Link {
     pub group: u32,
     /// Its hardware address, if it has one of six bytes.
     pub mac: Option<Mac>,
+    /// What it may do as a port of a bridge, if it is one.
+    pub port: Option<BridgePort>,
     /// Of a vxlan link what it was told.
     pub vxlan: Option<VxlanState>,
     /// It is a bridge that tells virtual networks apart.
@@ -301,6 +303,7 @@ pub(crate) fn link(message: &Message<'_>) -> Option<Link> {
         mac: attributes.get(IFLA_ADDRESS).and_then(|mac| Some(Mac(mac.try_into().ok()?))),
         vxlan: of_kind("vxlan").and_then(vxlan),
         filters_vlans: of_kind("bridge").and_then(|data| data.u8(BR_VLAN_FILTERING)) == Some(1),
+        port: attributes.nested(IFLA_LINKINFO).and_then(crate::rtnl::read_port),
     })
 }
 

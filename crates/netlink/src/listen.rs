@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::mem::size_of;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
@@ -15,6 +15,8 @@ pub enum Transport {
     Tcp,
     /// UDP.
     Udp,
+    /// SCTP.
+    Sctp,
 }
 
 /// A process that has a port.
@@ -34,6 +36,8 @@ pub fn is_free(transport: Transport, at: SocketAddr) -> bool {
     let kind = match transport {
         Transport::Tcp => libc::SOCK_STREAM,
         Transport::Udp => libc::SOCK_DGRAM,
+        // To try would load a module that nobody else may need.
+        Transport::Sctp => return sctp_inode(&sctp_table(), at).is_none(),
     };
     let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no pointers; the result is checked.
@@ -98,6 +102,7 @@ pub fn owner(transport: Transport, at: SocketAddr) -> Option<Owner> {
         let name = match transport {
             Transport::Tcp => "tcp",
             Transport::Udp => "udp",
+            Transport::Sctp => return sctp_inode(&sctp_table(), at),
         };
         let table = fs::read_to_string(format!("/proc/thread-self/net/{name}{suffix}")).ok()?;
         inode_of(&table, transport, at.port())
@@ -138,6 +143,35 @@ fn inode_of(table: &str, transport: Transport, port: u16) -> Option<u64> {
     })
 }
 
+/// The endpoints of SCTP in this namespace; nothing where the kernel has none.
+fn sctp_table() -> String {
+    fs::read_to_string("/proc/thread-self/net/sctp/eps").unwrap_or_default()
+}
+
+/// The inode of the SCTP socket that listens where packets to this address arrive, from the kernel's table of endpoints.
+fn sctp_inode(table: &str, at: SocketAddr) -> Option<u64> {
+    /// The kernel's number for "listening".
+    const LISTENING: &str = "10";
+    let port = at.port().to_string();
+    table.lines().skip(1).find_map(|line| {
+        // Two addresses in memory, then type, state, bucket, port, user, inode and the addresses.
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_it = fields.get(3) == Some(&LISTENING) && fields.get(5) == Some(&port.as_str());
+        let meets = |own: &str| match own.parse::<IpAddr>() {
+            Ok(own) => {
+                let is_all = own.is_unspecified() && (own.is_ipv6() || at.is_ipv4());
+                is_all
+                    || own == at.ip()
+                    || at.ip().is_unspecified() && own.is_ipv4() == at.is_ipv4()
+            }
+            // Whatever it is, it listens.
+            Err(_) => true,
+        };
+        let addresses = fields.get(8..).unwrap_or_default();
+        (is_it && addresses.iter().any(|own| meets(own))).then(|| fields[7].parse().ok()).flatten()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -162,6 +196,23 @@ mod tests {
         let at = socket.local_addr().unwrap();
         assert!(!is_free(Transport::Udp, at));
         assert_eq!(owner(Transport::Udp, at).unwrap().pid, std::process::id());
+    }
+
+    #[test]
+    fn who_listens_with_sctp_is_found_in_the_kernels_table() {
+        let table = " ENDPT     SOCK   STY SST HBKT LPORT   UID INODE LADDRS\n\
+            0 0 2   10  9    9999      0 4711 10.0.0.1 fd00::1 \n\
+            0 0 2   10  9    7777      0 4712 0.0.0.0 \n\
+            0 0 2   10  9    6666      0 4714 :: \n\
+            0 0 2   7   9    8888      0 4713 0.0.0.0 \n";
+        let at = |text: &str| sctp_inode(table, text.parse().unwrap());
+        assert_eq!((at("10.0.0.1:9999"), at("0.0.0.0:9999")), (Some(4711), Some(4711)));
+        assert_eq!((at("[fd00::1]:9999"), at("[::]:9999")), (Some(4711), Some(4711)));
+        assert_eq!((at("10.0.0.2:9999"), at("[fd00::2]:9999")), (None, None));
+        assert_eq!((at("192.0.2.1:7777"), at("[::]:7777")), (Some(4712), None));
+        assert_eq!((at("192.0.2.1:6666"), at("[fd00::9]:6666")), (Some(4714), Some(4714)));
+        assert_eq!((at("192.0.2.1:8888"), at("0.0.0.0:1")), (None, None));
+        assert_eq!(sctp_inode("", "0.0.0.0:1".parse().unwrap()), None);
     }
 
     #[test]

@@ -31,6 +31,7 @@ use crate::netns::{Netns, NetnsError};
 use crate::socket::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, Protocol, Socket};
 use crate::wire::{Message, Writer};
 
+pub(crate) use link::read_port;
 pub use link::{
     Bridge, BridgePort, BridgeVlan, Mac, OwnAddress, PeerPlace, SetLink, Veth, Vxlan, Which,
 };

@@ -26,6 +26,7 @@ const RTM_NEWQDISC: u16 = 36;
 const RTM_DELQDISC: u16 = 37;
 const RTM_GETQDISC: u16 = 38;
 const RTM_NEWTFILTER: u16 = 44;
+const RTM_GETTFILTER: u16 = 46;
 const NLM_F_REPLACE: u16 = 0x100;
 /// `struct tcmsg`: family, the link's number, handle, parent, info.
 const HEADER_LEN: usize = 20;
@@ -127,6 +128,35 @@ impl TrafficControl {
             Ok(())
         })?;
         Ok(found)
+    }
+
+    /// The link to which all is redirected that comes in by this one, if it is.
+    pub fn redirected_to(&mut self, from: LinkIndex) -> Result<Option<LinkIndex>, NetlinkError> {
+        let doing = "listing what is redirected";
+        let sequence = self.socket.next_sequence();
+        let mut request = Writer::new();
+        let header = header(from, 0, HANDLE_INGRESS, 0);
+        request.begin(RTM_GETTFILTER, NLM_F_REQUEST | NLM_F_DUMP, sequence, &header);
+        request.end();
+        self.socket.send(request.finish()?, doing)?;
+        let mut found = None;
+        let listed = self.socket.list(sequence, doing, |message| {
+            found = found.or_else(|| redirection(message));
+            Ok(())
+        });
+        match listed {
+            Ok(()) => Ok(found),
+            // There is no such place, or no such link.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ENOENT | libc::EINVAL | libc::ENODEV)
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn delete(
@@ -238,6 +268,21 @@ fn redirect_request(from: LinkIndex, to: LinkIndex, sequence: u32) -> Writer {
     request.end_nest(options);
     request.end();
     request
+}
+
+/// The link to which a filter redirects.
+fn redirection(message: &Message<'_>) -> Option<LinkIndex> {
+    if message.message_type != RTM_NEWTFILTER {
+        return None;
+    }
+    let options = message.attributes(HEADER_LEN).nested(TCA_OPTIONS)?;
+    let action = options.nested(U32_ACTIONS)?.nested(1)?;
+    if action.str(ACTION_KIND) != Some("mirred") {
+        return None;
+    }
+    let parameters = action.nested(ACTION_OPTIONS)?.get(MIRRED_PARAMETERS)?;
+    let at = |place: usize| parameters.get(place..).and_then(ne32);
+    (at(20)? == MIRRED_EGRESS_REDIRECT).then_some(LinkIndex(at(24)?))
 }
 
 /// The limit that a message tells of.

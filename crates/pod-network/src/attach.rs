@@ -14,7 +14,9 @@
 
 mod links;
 
-pub(crate) use links::{announcement, port_of, vlan_requests};
+pub(crate) use links::{
+    Routes, announcement, port_of, restore_routed, vlan_requests, wanted_routes,
+};
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -29,8 +31,9 @@ use crate::bandwidth::Bandwidth;
 use crate::error::{Error, Result};
 use crate::ipam::{self, Range};
 use crate::names;
-use crate::network::Network;
+use crate::network::{Mode, Network};
 use crate::networks::ENODEV;
+use crate::policy::newcomers;
 use crate::port::Port;
 use crate::ports;
 use crate::rules::{Added, Rules};
@@ -86,6 +89,8 @@ pub(crate) struct Attached {
     pub(crate) bridge_mac: Option<Mac>,
     pub(crate) host_mac: Mac,
     pub(crate) mtu: u32,
+    /// Nobody has judged yet what it may do; see [`settle`].
+    waits: bool,
 }
 
 /// Attaches. `lock` is the shared one, under which the network is as given.
@@ -97,7 +102,16 @@ pub(crate) fn attach(
 ) -> Result<Attached> {
     ports::check(wanted.ports)?;
     let key = names::attachment_key(&network.name, wanted.container, wanted.interface);
-    let netns = open_netns(&wanted.place)?;
+    // One that somebody else makes has to be there; one of ours comes after its record.
+    let netns = match wanted.place {
+        Place::Path(_) => find_netns(&wanted.place)?,
+        Place::Named(_) => None,
+    };
+    let host_link = names::host_link(&network.name, wanted.container, wanted.interface, 0);
+    // Made from an address as a rule; where there is none it has to be on record before it is anywhere.
+    let is_plain = matches!(wanted.addresses, Addresses::OutOf([], _));
+    let plain_mac = is_plain.then(|| names::mac(&["instance", &host_link]));
+    let asked_mac = wanted.mac.or(plain_mac);
     let mut record = Attachment {
         network: network.name.clone(),
         container: wanted.container.to_owned(),
@@ -107,23 +121,68 @@ pub(crate) fn attach(
             Place::Named(name) => Some(name.to_owned()),
             Place::Path(_) => None,
         },
-        host_link: names::host_link(&network.name, wanted.container, wanted.interface, 0),
+        host_link,
         is_routed: false,
         is_chained: false,
-        asked_mac: wanted.mac.map(|mac| mac.to_string()),
+        asked_mac: asked_mac.map(|mac| mac.to_string()),
         mac: String::new(),
         addresses: Vec::new(),
         ports: wanted.ports.to_vec(),
         bandwidth: wanted.bandwidth,
         pod: wanted.pod.clone(),
     };
-    let _busy = begin(state, &key, &record, &netns)?;
-    let made = make(state, lock, network, wanted, &key, &netns, &mut record);
+    let (_busy, is_left_over) = begin(state, &key, &record, &wanted.place)?;
+    // Held to the end: whoever mends, or removes the network, finds all of it or nothing.
+    let mut lock = Some(lock);
+    let mut begun = Begun { netns: is_left_over, links: false };
+    let made = make(state, &mut lock, network, wanted, (&key, netns), &mut record, &mut begun);
     if made.is_err() {
         // Why it failed is what the caller has to know. What cannot be undone now has its record.
-        let _ = detach(state, &key, Some(record));
+        let _ = undo(state, &key, record, begun);
     }
     made
+}
+
+/// How far an attachment's making has come: what of it has to be undone. What was there before is not touched.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
+    /// The namespace is of this call's making, or of one before that was cut short.
+    netns: bool,
+    /// So are the links, or some of them.
+    links: bool,
+}
+
+fn undo(state: &State, key: &str, mut record: Attachment, begun: Begun) -> Result<()> {
+    if !begun.netns {
+        record.netns_name = None;
+    }
+    if begun.links {
+        return detach(state, key, Some(record));
+    }
+    // A living interface whose record was lost may have the very same name.
+    let mut errors = Vec::new();
+    errors.extend(newcomers::forget(std::slice::from_ref(&record)).err());
+    errors.extend(record.netns_name.as_deref().map_or(Ok(()), remove_netns).err());
+    if errors.is_empty() {
+        return forget(state, key, &record);
+    }
+    Error::all(errors)
+}
+
+/// Waits until what the instance may do is judged, where policies are kept; takes the attachment back if nobody does. To be
+/// called without a lock.
+pub(crate) fn settle(state: &State, attached: &Attached) -> Result<()> {
+    if !attached.waits {
+        return Ok(());
+    }
+    let judged = newcomers::wait(&attached.record);
+    if judged.is_err() {
+        let record = &attached.record;
+        let key = names::attachment_key(&record.network, &record.container, &record.interface);
+        let _lock = state.lock_shared()?;
+        let _ = detach(state, &key, Some(record.clone()));
+    }
+    judged
 }
 
 /// Gives an interface of another plugin's making published ports and limits. `lock` is the shared one. The same again
@@ -146,7 +205,8 @@ pub(crate) fn attach_chained(
         busy = state.begin_attachment(key, record)?;
     }
     let _busy = busy.ok_or_else(|| Error::Busy { what: record.to_string() })?;
-    let made = make_chained(state, lock, key, mac, record);
+    let mut lock = Some(lock);
+    let made = make_chained(state, &mut lock, key, mac, record);
     if made.is_err() {
         // Why it failed is what the caller has to know. What cannot be undone now has its record.
         let _ = detach(state, key, Some(record.clone()));
@@ -156,7 +216,7 @@ pub(crate) fn attach_chained(
 
 fn make_chained(
     state: &State,
-    lock: Lock,
+    lock: &mut Option<Lock>,
     key: &str,
     mac: String,
     record: &mut Attachment,
@@ -165,7 +225,7 @@ fn make_chained(
     if let Some(bandwidth) = &record.bandwidth {
         crate::bandwidth::set(&record.host_link, bandwidth)?;
     }
-    publish(state, lock, record)?;
+    publish(state, lock, key, record)?;
     record.mac = mac;
     state.save_attachment(key, record)
 }
@@ -188,42 +248,44 @@ fn netns_path(place: &Place<'_>) -> Result<PathBuf> {
     })
 }
 
-fn open_netns(place: &Place<'_>) -> Result<Netns> {
-    let name = match place {
+/// The namespace, if it is there: one that somebody else makes has to be.
+fn find_netns(place: &Place<'_>) -> Result<Option<Netns>> {
+    match place {
         Place::Path(path) => {
             let netns = Netns::open_path(path)?;
             if netns.is_same_as(&Netns::current()?)? {
                 let why = format!("{} is the node's own namespace", path.display());
                 return Err(Error::Invalid { field: "netns", why });
             }
-            return Ok(netns);
+            Ok(Some(netns))
         }
-        Place::Named(name) => name,
-    };
-    match Netns::open_live(name) {
-        Ok(Some(netns)) => Ok(netns),
-        Ok(None) => Ok(Netns::create(name)?),
-        Err(error) => Err(error.into()),
+        Place::Named(name) => Ok(Netns::open_live(name)?),
     }
 }
 
-/// Begins the record; gives the lock on it. One of an earlier call that was cut short makes way.
-fn begin(state: &State, key: &str, record: &Attachment, netns: &Netns) -> Result<File> {
+/// Begins the record; gives the lock on it. One of an earlier call that was cut short makes way: whether there was one, whose
+/// namespace is now ours to remove.
+fn begin(state: &State, key: &str, record: &Attachment, place: &Place<'_>) -> Result<(File, bool)> {
+    let mut is_left_over = false;
     for _ in 0..3 {
         if let Some(busy) = state.begin_attachment(key, record)? {
-            return Ok(busy);
+            return Ok((busy, is_left_over));
         }
         let Some(busy) = state.lock_attachment(key)? else {
             return Err(Error::Busy { what: record.to_string() });
         };
         let old = state.attachment(key)?.flatten();
         let is_whole = old.as_ref().is_some_and(|old| !old.mac.is_empty());
-        if is_whole && links::exists(netns, &record.interface)? {
+        let netns = if is_whole { find_netns(place)? } else { None };
+        if let Some(netns) = netns
+            && links::exists(&netns, &record.interface)?
+        {
             return Err(Error::InterfaceExists {
                 interface: record.interface.clone(),
                 netns: netns.name().to_owned(),
             });
         }
+        is_left_over |= !is_whole;
         // Its namespace is the new one's, if it is ours.
         let old = old.map(|old| Attachment { netns_name: None, ..old });
         detach(state, key, Some(old.unwrap_or_else(|| record.clone())))?;
@@ -234,23 +296,46 @@ fn begin(state: &State, key: &str, record: &Attachment, netns: &Netns) -> Result
 
 fn make(
     state: &State,
-    lock: Lock,
+    lock: &mut Option<Lock>,
     network: &Network,
     wanted: &Wanted<'_>,
-    key: &str,
-    netns: &Netns,
+    (key, netns): (&str, Option<Netns>),
     record: &mut Attachment,
+    begun: &mut Begun,
 ) -> Result<Attached> {
     let gateways = claim_addresses(state, network, wanted, key, record)?;
     ports::claim(state, key, record)?;
+    // Of plain bridges' frames no policy sees anything.
+    let waits = network.mode == Mode::Routed && newcomers::admit(record)?;
+    if waits {
+        // What was sent to the addresses before waits behind the rules until somebody is there: it goes.
+        links::forget_neighbours(state, std::iter::once(&*record))?;
+    }
+    let netns = match (netns, &record.netns_name) {
+        (Some(netns), _) => netns,
+        (None, Some(name)) => match Netns::open_live(name)? {
+            Some(netns) => netns,
+            None => {
+                begun.netns = true;
+                Netns::create(name)?
+            }
+        },
+        (None, None) => Netns::open_path(Path::new(&record.netns))?,
+    };
     let mac = record.hardware_address();
     let mac = mac.unwrap_or_else(|| names::mac(&["instance", &record.host_link]));
     let routes = links::Routes { is_default: wanted.is_default, more: wanted.routes };
-    let made = links::make(network, record, netns, mac, &gateways, &routes)?;
+    begun.links = true;
+    let made = links::make(network, record, &netns, mac, &gateways, &routes);
+    if let Err(Error::InterfaceExists { .. }) = &made {
+        // The pair is made in one go, or not at all.
+        begun.links = false;
+    }
+    let made = made?;
     if let Some(bandwidth) = &record.bandwidth {
         crate::bandwidth::set(&record.host_link, bandwidth)?;
     }
-    publish(state, lock, record)?;
+    publish(state, lock, key, record)?;
     record.mac = mac.to_string();
     state.save_attachment(key, record)?;
     Ok(Attached {
@@ -259,6 +344,7 @@ fn make(
         bridge_mac: made.bridge_mac,
         host_mac: made.host_mac,
         mtu: made.mtu,
+        waits,
     })
 }
 
@@ -310,11 +396,19 @@ fn check_asked(sets: &[Vec<Range>], asked: &[IpAddr]) -> Result<()> {
 }
 
 /// Publishes the addresses and ports. Where somebody has removed our tables, all of them are put back.
-fn publish(state: &State, lock: Lock, record: &Attachment) -> Result<()> {
+fn publish(state: &State, lock: &mut Option<Lock>, key: &str, record: &Attachment) -> Result<()> {
     let mut rules = Rules::open()?;
     if rules.publish(record)? == Added::NoTable {
-        drop(lock);
-        let _lock = state.lock_exclusive()?;
+        // Nobody gets the one while he has the other.
+        drop(lock.take());
+        *lock = Some(state.lock_exclusive()?);
+        if state.attachment(key)?.is_none() {
+            return Err(Error::Unknown {
+                kind: "network",
+                name: record.network.clone(),
+                hint: "somebody has just removed it; try again",
+            });
+        }
         rules.write(state, &state.networks()?)?;
     }
     ports::forget_flows(std::slice::from_ref(record))
@@ -344,6 +438,8 @@ pub(crate) fn detach(state: &State, key: &str, record: Option<Attachment>) -> Re
         errors.extend(remove_netns(name).err());
     }
     errors.extend(unpublished.err());
+    // Not before its links are gone.
+    errors.extend(newcomers::forget(std::slice::from_ref(&record)).err());
     if !errors.is_empty() {
         return Error::all(errors);
     }
@@ -365,26 +461,36 @@ pub(crate) fn detach_many(state: &State, records: Vec<(String, Option<Attachment
     if doomed.is_empty() {
         return Error::all(errors);
     }
+    if detach_at_once(state, &doomed).is_err() {
+        // One of them is in the way of the others: then each for itself.
+        let each = doomed.into_iter().map(|(key, record)| detach(state, &key, Some(record)));
+        errors.extend(each.filter_map(Result::err));
+    }
+    Error::all(errors)
+}
+
+fn detach_at_once(state: &State, doomed: &[(String, Attachment)]) -> Result<()> {
     let all: Vec<Attachment> = doomed.iter().map(|(_, it)| it).cloned().collect();
-    let unpublished = unpublish(state, &all);
-    errors.extend(links::forget_neighbours(state, doomed.iter().map(|(_, it)| it)).err());
-    let limiting = doomed.iter().filter(|(_, record)| record.bandwidth.is_some());
+    // Until the links are gone; see there.
+    let _rules = unpublish(state, &all)?;
+    links::forget_neighbours(state, doomed.iter().map(|(_, it)| it))?;
+    let limited = || doomed.iter().filter(|(_, record)| record.bandwidth.is_some());
+    for (_, record) in limited().filter(|(_, record)| record.is_chained) {
+        // The link is another plugin's, and stays.
+        crate::bandwidth::clear(&record.host_link)?;
+    }
+    let limiting = limited();
     let limiting: Vec<String> =
         limiting.map(|(_, record)| crate::bandwidth::limit_link(&record.host_link)).collect();
     let own = doomed.iter().filter(|(_, record)| !record.is_chained);
     let host_links = own.map(|(_, record)| record.host_link.as_str());
-    let unlinked = remove_links(host_links.chain(limiting.iter().map(String::as_str)));
-    let is_clean = unpublished.is_ok() && unlinked.is_ok();
-    errors.extend(unpublished.err().into_iter().chain(unlinked.err()));
-    for (key, record) in &doomed {
-        let gone = record.netns_name.as_deref().map_or(Ok(()), remove_netns);
-        match gone {
-            Ok(()) if is_clean => errors.extend(forget(state, key, record).err()),
-            Ok(()) => {}
-            Err(error) => errors.push(error),
-        }
+    remove_links(host_links.chain(limiting.iter().map(String::as_str)))?;
+    newcomers::forget(&all)?;
+    for (key, record) in doomed {
+        record.netns_name.as_deref().map_or(Ok(()), remove_netns)?;
+        forget(state, key, record)?;
     }
-    Error::all(errors)
+    Ok(())
 }
 
 /// Removes links by name, all in one deletion.

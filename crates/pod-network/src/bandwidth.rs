@@ -185,6 +185,33 @@ pub fn set(host_link: &str, limits: &Bandwidth) -> Result<()> {
     Ok(())
 }
 
+/// Whether what goes through the node's end of an instance's interface is limited to what it may.
+pub(crate) fn is_set(host_link: &str, limits: &Bandwidth) -> Result<bool> {
+    let failed = || Error::kernel(format!("looking at the limits of {host_link}"));
+    let mut links = Links::open().map_err(failed())?;
+    let Some(link) = links.find(host_link).map_err(failed())? else { return Ok(false) };
+    let mut control = TrafficControl::open().map_err(failed())?;
+    let there = control.limits().map_err(failed())?;
+    // The kernel keeps a burst as a time, and rounds it.
+    let is_limited = |at, wanted: Option<TokenBucket>| {
+        let found = there.iter().find(|(link, _)| *link == at).map(|(_, it)| (it.rate, it.queue));
+        found == wanted.map(|it| (it.rate, it.queue))
+    };
+    if !is_limited(link, bucket(limits.ingress_rate, limits.ingress_burst)) {
+        return Ok(false);
+    }
+    let through = control.redirected_to(link).map_err(failed())?;
+    match (bucket(limits.egress_rate, limits.egress_burst), through) {
+        (None, None) => Ok(true),
+        (Some(bucket), Some(through)) => {
+            let named = links.get(&limit_link(host_link)).map_err(failed())?;
+            let is_it = named.is_some_and(|named| named.index == through && named.is_up());
+            Ok(is_it && is_limited(through, Some(bucket)))
+        }
+        _ => Ok(false),
+    }
+}
+
 fn limit_sending(
     links: &mut Links,
     control: &mut TrafficControl,

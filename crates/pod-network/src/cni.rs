@@ -8,7 +8,7 @@
 //! differs: with `isGateway` instances reach each other through the node, never frame by frame, so that policies hold;
 //! ports are published by this plugin itself (`portMappings`), as are limits (`bandwidth`), so that `portmap` and
 //! `bandwidth` need not follow it in the chain, but may. Without `ipam` it follows another plugin itself, and does the same
-//! for the interface that one has made.
+//! for the interface that one has made; with an empty `ipam` containers get no addresses, only frames.
 //!
 //! | command | versions |
 //! |---|---|
@@ -54,9 +54,15 @@ pub fn is_called() -> bool {
 
 /// The program.
 pub fn main() -> ExitCode {
-    let mut text = String::new();
-    let read = std::io::stdin().lock().take(STDIN_BYTES_MAX).read_to_string(&mut text);
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().lock().take(STDIN_BYTES_MAX).read_to_end(&mut bytes);
+    // What is no text is no JSON, and said to be none.
+    let text = String::from_utf8_lossy(&bytes);
     let outcome = match read {
+        Ok(_) if matches!(text, std::borrow::Cow::Owned(_)) => Err(Fault::new(
+            fault::DECODING_FAILURE,
+            "the configuration on standard input is not UTF-8",
+        )),
         Ok(_) => run(&|name| std::env::var(name).ok(), &text),
         Err(error) => Err(Fault::io(format!("cannot read standard input: {error}"))),
     };
@@ -97,6 +103,9 @@ pub fn run(env: &dyn Fn(&str) -> Option<String>, text: &str) -> Result<Option<Va
         }
     };
     config.check_version(needed, &command)?;
+    if matches!(command.as_str(), "ADD" | "CHECK") {
+        config.check_previous()?;
+    }
     let host = config.state_dir.as_ref().map_or_else(Host::default, Host::new);
     if config.is_chained() {
         return chained::run(&host, &command, env, config);
@@ -133,6 +142,7 @@ fn add(host: &Host, request: &Request) -> Result<Value, Fault> {
         is_default: config.is_default_gateway,
         routes: &config.routes()?,
     };
+    let dns = config.dns()?;
     let state = host.state()?;
     let mut tries = 0;
     let attached = loop {
@@ -147,7 +157,8 @@ fn add(host: &Host, request: &Request) -> Result<Value, Fault> {
             outcome => break outcome?,
         }
     };
-    let own = result::of(config, &attached);
+    attach::settle(&state, &attached)?;
+    let own = result::of(config, &attached, &dns);
     Ok(config.prev_result.as_ref().map_or(own.clone(), |previous| result::after(previous, own)))
 }
 
@@ -225,13 +236,16 @@ fn collect(host: &Host, config: &Config) -> Result<(), Fault> {
 fn remove_orphans(state: &State, config: &Config) -> Result<(), Error> {
     let holders: std::collections::HashSet<String> =
         state.attachments()?.into_iter().map(|(key, _)| key).collect();
+    let mut errors = Vec::new();
     for (ip, holder) in ipam::claims(state, &config.name)? {
         let is_held = holder.is_some_and(|it| {
             holders.contains(&names::attachment_key(&it.network, &it.container, &it.interface))
         });
         if !is_held {
-            crate::state::remove_file(&state.addresses_dir(&config.name).join(ip.to_string()))?;
+            let path = state.addresses_dir(&config.name).join(ip.to_string());
+            errors.extend(crate::state::remove_file(&path).err());
         }
     }
-    crate::repair::remove_stray_links(state).map(drop)
+    errors.extend(crate::repair::remove_stray_links(state).err());
+    Error::all(errors)
 }

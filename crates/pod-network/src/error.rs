@@ -146,6 +146,19 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
+    /// The node keeps network policies, and nobody has judged the instance.
+    #[error(
+        "pod {pod} is refused: its namespace has network policies, and no agent has judged address {address} within {seconds} s; \
+         see that `telaio run --planes pods` runs here and knows the pod, or end its policies with `telaio cleanup`"
+    )]
+    Unjudged {
+        /// The pod.
+        pod: String,
+        /// Its address.
+        address: IpAddr,
+        /// How long it was waited.
+        seconds: u64,
+    },
     /// A program that was needed failed.
     #[error("{program} failed: {why}")]
     Program {

@@ -196,7 +196,8 @@ impl Host {
             is_default: true,
             routes: &[],
         };
-        attach::attach(&state, lock, &network, &wanted)?;
+        let attached = attach::attach(&state, lock, &network, &wanted)?;
+        attach::settle(&state, &attached)?;
         Ok(response)
     }
 

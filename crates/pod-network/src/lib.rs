@@ -14,7 +14,7 @@
 //! - [`node`], [`instance`], [`utils`]: the library's interface;
 //! - [`cni`]: the same as a CNI plugin;
 //! - [`policy`] and [`bandwidth`]: what instances may reach, and how fast;
-//! - [`repair`]: what should be there is, and nothing else of ours.
+//! - [`repair`]: what should be there is, and nothing else of ours; [`ways`]: what of it there is.
 //!
 //! What always holds:
 //! - Everything acts in the network namespace of the calling thread; many threads and processes may call at once.
@@ -47,6 +47,7 @@ pub mod repair;
 pub mod rules;
 pub mod state;
 pub mod utils;
+pub mod ways;
 
 pub use attachment::{Attachment, PodName};
 pub use bandwidth::Bandwidth;

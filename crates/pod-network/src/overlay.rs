@@ -34,7 +34,7 @@ pub(crate) use link::ensure_link;
 use link::remove_links;
 pub use peers::PeerProblem;
 pub(crate) use peers::{Refusals, sort_out};
-pub(crate) use ways::{Synced, add, sync};
+pub(crate) use ways::{Synced, add, requests_for, sync};
 
 /// The number by which the kernel's routes are known as ours.
 pub const ROUTE_PROTOCOL: u8 = 116;
@@ -240,7 +240,7 @@ pub fn vtep_mac(cidrs: &[IpInet]) -> Mac {
 }
 
 impl Peer {
-    fn vtep_mac(&self) -> Result<Mac> {
+    pub(crate) fn vtep_mac(&self) -> Result<Mac> {
         match &self.vtep_mac {
             Some(text) => text.parse().map_err(|why| Error::Invalid {
                 field: "VtepMAC",
@@ -254,9 +254,9 @@ impl Peer {
 /// What packets to peers leave by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ground {
-    link: LinkIndex,
+    pub(crate) link: LinkIndex,
     /// The family of the addresses that peers are reached at.
-    is_ipv4: bool,
+    pub(crate) is_ipv4: bool,
 }
 
 /// Removes the ways to all other nodes, and the link that they lead over.

@@ -10,6 +10,7 @@
 //! - `world`: the objects as they are, and what follows from them here, kept up to date change by change;
 //! - `layout`, `rules`, `compile`: the same in the kernel's terms, purely;
 //! - `kernel`: reading and changing the tables;
+//! - [`newcomers`](Newcomers): instances that were attached a moment ago;
 //! - [`trace`]: what a packet meets in them;
 //! - `keeper`: all of it together, with drift repaired.
 //!
@@ -24,6 +25,8 @@
 //!   (also IPVS, whose packets no forward hook sees), by a published port, on the same bridge or from another node.
 //! - The node itself reaches its own instances: probes pass. An instance reaches itself, and its node.
 //! - A pod with the node's own network is the node, for policies too.
+//! - An instance whose namespace has policies sends and gets nothing before it is judged: whoever attaches it says so to the kernel
+//!   first, and waits for the agent.
 //!
 //! What Kubernetes leaves open is settled so: what is refused is dropped without a word. A named port of an egress rule is
 //! the port of that name that the peer has, also where the peer is told by its address. A rule that names ports
@@ -34,6 +37,7 @@ mod facts;
 mod keeper;
 mod kernel;
 mod layout;
+pub(crate) mod newcomers;
 mod numbers;
 mod ports;
 mod rules;
@@ -43,7 +47,8 @@ mod world;
 
 pub use compile::{ChainItem, Compiled, ElementKey, Item, Items, Key, compile, compile_part};
 pub use facts::Direction;
-pub use keeper::Keeper;
+pub use keeper::{Keeper, Told};
 pub use kernel::{Kernel, cleanup};
 pub use layout::{Map, TABLE};
+pub use newcomers::Newcomers;
 pub use world::{Part, World};

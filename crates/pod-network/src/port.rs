@@ -75,10 +75,7 @@ impl Port {
     pub fn conflicts_with(&self, other: &Self) -> bool {
         self.host_port == other.host_port
             && self.protocol == other.protocol
-            && match (self.host_ip, other.host_ip) {
-                (Some(ours), Some(theirs)) => ours == theirs,
-                _ => true,
-            }
+            && addresses_meet(self.host_ip, other.host_ip)
     }
 
     /// Refuses what can be no port.
@@ -88,6 +85,17 @@ impl Port {
             return Err(Error::Invalid { field: "ports", why });
         }
         Ok(())
+    }
+}
+
+/// Whether one packet can be for both of these: without an address all are meant, with 0.0.0.0 or `::` all of the family.
+pub(crate) fn addresses_meet(one: Option<IpAddr>, other: Option<IpAddr>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => {
+            let is_all = one.is_unspecified() || other.is_unspecified();
+            one == other || is_all && one.is_ipv4() == other.is_ipv4()
+        }
+        _ => true,
     }
 }
 
@@ -120,6 +128,10 @@ mod tests {
         assert!(any.conflicts_with(&here) && here.conflicts_with(&any));
         assert!(!here.conflicts_with(&any.at(Ipv4Addr::new(10, 0, 0, 1))));
         assert!(!here.conflicts_with(&any.at(Ipv6Addr::LOCALHOST)));
+        let all = any.at(Ipv4Addr::UNSPECIFIED);
+        assert!(all.conflicts_with(&here) && here.conflicts_with(&all) && all.conflicts_with(&any));
+        assert!(!all.conflicts_with(&any.at(Ipv6Addr::LOCALHOST)));
+        assert!(!all.conflicts_with(&any.at(Ipv6Addr::UNSPECIFIED)));
         assert!(!any.conflicts_with(&any.with_protocol(Protocol::Udp)));
         assert!(!any.conflicts_with(&Port::new(81, 1)));
     }

@@ -6,7 +6,7 @@
 //!
 //! Processes that listen are holders too: a published port would take their connections away without a word.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,8 +19,8 @@ use telaio_netlink::listen::{self, Transport};
 
 use crate::attachment::Attachment;
 use crate::error::{Error, Result};
-use crate::port::{Port, Protocol};
-use crate::rules::{is_for, protocol_number};
+use crate::port::{Port, Protocol, addresses_meet};
+use crate::rules::{PORTS_MAX, is_for, protocol_number};
 use crate::state::{State, read_dir, read_record};
 
 #[cfg(test)]
@@ -41,8 +41,10 @@ pub(crate) fn claim(state: &State, key: &str, record: &Attachment) -> Result<()>
     for port in &record.ports {
         let dir = directory(state, port);
         for entry in read_dir(&dir)? {
-            let name = entry.file_name();
-            let conflicts = name == ANY || claim_name(port) == ANY || name == *claim_name(port);
+            let conflicts = match claimed_address(&entry.file_name()) {
+                Some(address) => addresses_meet(address, port.host_ip),
+                None => false,
+            };
             if conflicts && !is_of(&entry.path(), record) {
                 let owner = read_record::<Attachment>(&entry.path()).ok().flatten();
                 let owner =
@@ -68,12 +70,20 @@ pub(crate) fn claim(state: &State, key: &str, record: &Attachment) -> Result<()>
 
 /// Ports that cannot be, or ask for the same port of the node twice.
 pub(crate) fn check(ports: &[Port]) -> Result<()> {
-    for (at, port) in ports.iter().enumerate() {
+    if ports.len() > PORTS_MAX as usize {
+        let why =
+            format!("{} ports are more than the {PORTS_MAX} that a node can publish", ports.len());
+        return Err(Error::Invalid { field: "ports", why });
+    }
+    let mut by_number: HashMap<(Protocol, u16), Vec<&Port>> = HashMap::new();
+    for port in ports {
         port.check()?;
-        if let Some(other) = ports[..at].iter().find(|other| port.conflicts_with(other)) {
+        let same = by_number.entry((port.protocol, port.host_port)).or_default();
+        if let Some(other) = same.iter().find(|other| port.conflicts_with(other)) {
             let why = format!("{port} is asked for twice (also as {other})");
             return Err(Error::Invalid { field: "ports", why });
         }
+        same.push(port);
     }
     Ok(())
 }
@@ -145,6 +155,14 @@ fn directory(state: &State, port: &Port) -> PathBuf {
     state.ports_dir().join(format!("{protocol}-{}", port.host_port))
 }
 
+/// The address that a claim is for, by its name; `None` for what is no claim.
+fn claimed_address(name: &std::ffi::OsStr) -> Option<Option<IpAddr>> {
+    match name.to_str()? {
+        ANY => Some(None),
+        text => Some(Some(text.parse().ok()?)),
+    }
+}
+
 fn claim_name(port: &Port) -> String {
     port.host_ip.map_or_else(|| ANY.to_owned(), |ip| ip.to_string())
 }
@@ -154,7 +172,7 @@ fn refuse_if_listened_to(port: &Port, record: &Attachment) -> Result<()> {
     let transport = match port.protocol {
         Protocol::Tcp => Transport::Tcp,
         Protocol::Udp => Transport::Udp,
-        Protocol::Sctp => return Ok(()),
+        Protocol::Sctp => Transport::Sctp,
     };
     let anywhere: [(bool, IpAddr); 2] =
         [(true, Ipv4Addr::UNSPECIFIED.into()), (false, Ipv6Addr::UNSPECIFIED.into())];
@@ -186,10 +204,7 @@ fn refuse_if_listened_to(port: &Port, record: &Attachment) -> Result<()> {
 /// the instance. To find them the kernel walks its whole table, which takes a millisecond or two; where it tracks nothing
 /// there is nothing to walk.
 pub(crate) fn forget_flows(records: &[Attachment]) -> Result<()> {
-    const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
-    if records.iter().all(|record| record.ports.is_empty())
-        || fs::read_to_string(COUNT).is_ok_and(|count| count.trim() == "0")
-    {
+    if records.iter().all(|record| record.ports.is_empty()) || has_no_flows() {
         return Ok(());
     }
     let doing = || Error::kernel("forgetting flows to published ports");
@@ -208,7 +223,8 @@ pub(crate) fn forget_flows(records: &[Attachment]) -> Result<()> {
             _ => None,
         };
         let selection = Selection { protocol, ..Selection::family(family) };
-        match forget(records, &own, selection) {
+        let is_meant = |flow: &Flow| records.iter().any(|record| is_stale(flow, &own, record));
+        match forget(&is_meant, selection) {
             // A kernel that does not tell of its flows cannot be made to forget them.
             Err(error) if error.is_unsupported() => return Ok(()),
             outcome => outcome.map_err(doing())?,
@@ -217,14 +233,40 @@ pub(crate) fn forget_flows(records: &[Attachment]) -> Result<()> {
     Ok(())
 }
 
-fn forget(
-    records: &[Attachment],
-    own: &HashSet<IpAddr>,
-    selection: Selection,
-) -> Result<(), NetlinkError> {
+/// Lets the kernel forget all flows of an instance's addresses: those of whoever had them before.
+pub(crate) fn forget_flows_of(record: &Attachment) -> Result<()> {
+    if has_no_flows() {
+        return Ok(());
+    }
+    let doing = || Error::kernel(format!("forgetting flows of the addresses of {record}"));
+    let own: Vec<IpAddr> = record.addresses.iter().map(cidr::IpInet::address).collect();
+    let is_own = |flow: &Flow| {
+        let ends = [flow.original, flow.reply].map(|it| [it.source.ip(), it.destination.ip()]);
+        ends.as_flattened().iter().any(|ip| own.contains(ip))
+    };
+    for (family, is_ipv4) in [(Family::V4, true), (Family::V6, false)] {
+        if !own.iter().any(|ip| ip.is_ipv4() == is_ipv4) {
+            continue;
+        }
+        match forget(&is_own, Selection::family(family)) {
+            // A kernel that does not tell of its flows cannot be made to forget them.
+            Err(error) if error.is_unsupported() => return Ok(()),
+            outcome => outcome.map_err(doing())?,
+        }
+    }
+    Ok(())
+}
+
+/// Where the kernel tracks nothing there is nothing to walk.
+fn has_no_flows() -> bool {
+    const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+    fs::read_to_string(COUNT).is_ok_and(|count| count.trim() == "0")
+}
+
+fn forget(is_meant: &dyn Fn(&Flow) -> bool, selection: Selection) -> Result<(), NetlinkError> {
     let (mut list, mut delete) = (Conntrack::open()?, Conntrack::open()?);
     list.each(selection, |flow| {
-        if records.iter().any(|record| is_stale(flow, own, record)) {
+        if is_meant(flow) {
             delete.delete(flow)?;
         }
         Ok(())

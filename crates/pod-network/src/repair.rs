@@ -12,7 +12,7 @@ use telaio_netlink::rtnl::{Request, Rtnetlink, SetLink, Which};
 
 use crate::attach;
 use crate::attachment::Attachment;
-use crate::bandwidth;
+use crate::bandwidth::{self, Bandwidth};
 use crate::error::{Error, Result};
 use crate::names;
 use crate::network::{GROUP_FIRST, NETWORKS_MAX};
@@ -87,7 +87,7 @@ impl Host {
         errors.extend(remove_stray_links(&state).err());
         errors.extend(remove_unknown_bridges(&mut kernel).err());
         errors.extend(remove_stray_namespaces(&state).err());
-        errors.extend(Rules::open().and_then(|mut rules| rules.remove_all()).err());
+        errors.extend(Rules::open().and_then(|mut rules| rules.remove_all(&state)).err());
         errors.extend(networks::restore(&state).err());
         if errors.is_empty() {
             return state.remove_all();
@@ -120,7 +120,7 @@ fn remove_dead(state: &State, mended: &mut Mended) -> Result<()> {
             Some(record) => {
                 // A call that goes on has its record locked.
                 record.mac.is_empty() && state.lock_attachment(&key)?.is_some()
-                    || !record.mac.is_empty() && Netns::open_path(Path::new(&record.netns)).is_err()
+                    || !record.mac.is_empty() && is_dead(record)?
             }
             None => state.lock_attachment(&key)?.is_some(),
         };
@@ -133,6 +133,21 @@ fn remove_dead(state: &State, mended: &mut Mended) -> Result<()> {
     attach::detach_many(state, dead)
 }
 
+/// Whether the namespace is gone. That it cannot be opened is not enough: whoever mends may see other files than whoever
+/// attaches, as in a container. A pair of links goes with the namespace that one of them is in.
+fn is_dead(record: &Attachment) -> Result<bool> {
+    if Netns::open_path(Path::new(&record.netns)).is_ok() {
+        return Ok(false);
+    }
+    if record.host_link.is_empty() {
+        // Ports for another plugin's interface, of which nothing else is known.
+        return Ok(true);
+    }
+    let doing = || Error::kernel(format!("looking for link {}", record.host_link));
+    let mut kernel = Rtnetlink::open().map_err(doing())?;
+    Ok(kernel.link(&record.host_link).map_err(doing())?.is_none())
+}
+
 /// Claims of addresses and ports whose holder has no record.
 fn remove_orphaned_claims(state: &State, mended: &mut Mended) -> Result<()> {
     let holders: HashSet<String> = state.attachments()?.into_iter().map(|(key, _)| key).collect();
@@ -141,19 +156,28 @@ fn remove_orphaned_claims(state: &State, mended: &mut Mended) -> Result<()> {
             holders.contains(&names::attachment_key(&it.network, &it.container, &it.interface))
         })
     };
+    let mut errors = Vec::new();
     for network in state.networks()? {
         for (ip, holder) in ipam::claims(state, &network.name)? {
             if !is_held(holder.as_ref()) {
-                remove_file(&state.addresses_dir(&network.name).join(ip.to_string()))?;
-                mended.addresses += 1;
+                let path = state.addresses_dir(&network.name).join(ip.to_string());
+                match remove_file(&path) {
+                    Ok(()) => mended.addresses += 1,
+                    Err(error) => errors.push(error),
+                }
             }
         }
     }
-    crate::ports::remove_orphans(state, &|holder| is_held(holder))
+    errors.extend(crate::ports::remove_orphans(state, &|holder| is_held(holder)).err());
+    Error::all(errors)
 }
 
 /// Removes host ends of ours that no record tells of; their names. Needs the exclusive lock.
 pub(crate) fn remove_stray_links(state: &State) -> Result<Vec<String>> {
+    if Rules::open()?.is_others(state)? {
+        // Whose record of them is elsewhere.
+        return Ok(Vec::new());
+    }
     let doing = || Error::kernel("listing links");
     let mut kernel = Rtnetlink::open().map_err(doing())?;
     let links = kernel.links().map_err(doing())?;
@@ -221,6 +245,7 @@ fn restore_networks(state: &State) -> Result<()> {
         errors.extend(networks::make_links(state, network).err());
     }
     errors.extend(restore_ports(state).err());
+    errors.extend(restore_instances(state).err());
     Error::all(errors)
 }
 
@@ -250,6 +275,34 @@ fn restore_ports(state: &State) -> Result<()> {
     kernel.all_but(&[networks::ENODEV, ENOENT], requests).map_err(doing())
 }
 
+/// Ways to instances that hang on no bridge, and limits.
+fn restore_instances(state: &State) -> Result<()> {
+    let doing = || Error::kernel("looking for the links of instances");
+    let mut kernel = Rtnetlink::open().map_err(doing())?;
+    let links = kernel.links().map_err(doing())?;
+    let there: HashSet<&str> = links.iter().map(|link| link.name.as_str()).collect();
+    let networks = state.networks()?;
+    let mut errors = Vec::new();
+    for record in state.attachments()?.into_iter().filter_map(|(_, record)| record) {
+        if record.mac.is_empty() || !there.contains(record.host_link.as_str()) {
+            continue;
+        }
+        let network = networks.iter().find(|it| it.name == record.network);
+        if let Some(network) = network.filter(|_| record.is_routed && !record.is_chained) {
+            errors.extend(attach::restore_routed(&mut kernel, &record, network).err());
+        }
+        if let Some(limits) = &record.bandwidth {
+            errors.extend(restore_limits(&record.host_link, limits).err());
+        }
+    }
+    Error::all(errors)
+}
+
+/// Only where they are not as they should be: to set them anew is to lose what waits.
+fn restore_limits(host_link: &str, limits: &Bandwidth) -> Result<()> {
+    if bandwidth::is_set(host_link, limits)? { Ok(()) } else { bandwidth::set(host_link, limits) }
+}
+
 fn restore_ways(state: &State, mended: &mut Mended) -> Result<()> {
     let done = node::ways(state, &state.node_record()?)?;
     mended.ways += done.stale;
@@ -261,5 +314,5 @@ fn restore_rules(state: &State) -> Result<()> {
     let networks = state.networks()?;
     let mut rules = Rules::open()?;
     let is_needed = !networks.is_empty() || attach::recorded(state)?.iter().any(|it| it.is_chained);
-    if is_needed { rules.write(state, &networks) } else { rules.remove_all() }
+    if is_needed { rules.write(state, &networks) } else { rules.remove_all(state) }
 }

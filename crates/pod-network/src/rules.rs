@@ -20,6 +20,7 @@
 //! | `networks` | group of links | |
 //! | `reach` | group . group | |
 //! | `cluster-LENGTH` | a network of another node | |
+//! | `state-…` | always empty: by its name the table is known to be of one state directory | |
 //!
 //! A table of the same name on bridges looks at what instances send (`ports`, prerouting): frames go to one of the bridges in
 //! the set `bridges` and to nobody else, and their sender is one of the addresses that the instance at that port has (sets
@@ -39,7 +40,7 @@ use std::net::IpAddr;
 
 use cidr::IpCidr;
 use telaio_netlink::NetlinkError;
-use telaio_netlink::nftables::{Batch, Element, ElementData, Family, Nftables};
+use telaio_netlink::nftables::{Batch, DataType, Element, ElementData, Family, Nftables, SetSpec};
 
 use crate::attachment::Attachment;
 use crate::error::{Error, Result};
@@ -47,7 +48,7 @@ use crate::names;
 use crate::network::Network;
 use crate::overlay;
 use crate::port::{Port, Protocol};
-use crate::state::{Host, State};
+use crate::state::{Host, Mark, State};
 
 pub mod forward;
 pub mod iptables;
@@ -82,7 +83,7 @@ const SOURCES4: &str = "sources4";
 const SOURCES6: &str = "sources6";
 
 /// How many ports can be published, and how many instances can have published ones, per family.
-const PORTS_MAX: u32 = 1 << 15;
+pub(crate) const PORTS_MAX: u32 = 1 << 15;
 /// How many networks of one length other nodes can have.
 const CLUSTER_MAX: u32 = 1 << 14;
 /// Room for pairs of networks.
@@ -94,6 +95,8 @@ const SOURCES_MAX: u32 = 1 << 15;
 const LINK_NAME_BYTES: usize = 16;
 
 const ENOENT: i32 = 2;
+/// A set is full.
+const ENFILE: i32 = 23;
 /// How a kernel refuses tables of a family that it does not have, or all of them.
 const MISSING: [i32; 3] = [93, 95, 97];
 
@@ -219,7 +222,7 @@ impl Rules {
         let (others, carrier) = overlay::others(state)?;
         let cluster = Cluster::of(networks, &others, carrier.as_deref());
         let instances = crate::attach::recorded(state)?;
-        match self.write_tables(&cluster, &instances) {
+        match self.write_tables(&cluster, &instances, &state.mark()) {
             Err(error) if is_missing(&error) => {
                 // What bridges have is theirs alone.
                 let is_new = self.is_new(Family::Bridge);
@@ -242,10 +245,12 @@ impl Rules {
         &mut self,
         cluster: &Cluster<'_>,
         instances: &[Attachment],
+        mark: &Mark,
     ) -> std::result::Result<(), NetlinkError> {
         let mut batches = FAMILIES.map(|family| networks_batch(family, cluster));
         for (batch, family) in batches.iter_mut().zip(FAMILIES) {
             let is_new = self.remove_old_sets(batch, family, cluster)?;
+            put_mark(batch, mark);
             fill(batch, instances, is_new);
         }
         let [v4, v6] = &mut batches;
@@ -296,6 +301,25 @@ impl Rules {
         Ok(is_new)
     }
 
+    /// Whether the tables were made from another state directory. Where the rules are iptables' nobody can tell.
+    pub(crate) fn is_others(&mut self, state: &State) -> Result<bool> {
+        let mark = state.mark();
+        for family in FAMILIES {
+            match self.nftables.sets(family, TABLE) {
+                Ok(sets) => {
+                    let mut marks =
+                        sets.iter().filter_map(|set| mark.is_same(&set.name)).peekable();
+                    if marks.peek().is_some() && !marks.any(|is_same| is_same) {
+                        return Ok(true);
+                    }
+                }
+                Err(error) if error.raw_os_error() == Some(ENOENT) || is_missing(&error) => {}
+                Err(error) => return Err(Error::kernel("looking whose our tables are")(error)),
+            }
+        }
+        Ok(false)
+    }
+
     /// Adds an instance: its addresses and its published ports, all or none.
     pub(crate) fn publish(&mut self, instance: &Attachment) -> Result<Added> {
         let mut entries = entries(instance);
@@ -308,6 +332,12 @@ impl Rules {
             Ok(()) => Ok(Added::Done),
             Err(error) if error.raw_os_error() == Some(ENOENT) || is_missing(&error) => {
                 Ok(Added::NoTable)
+            }
+            Err(error) if error.raw_os_error() == Some(ENFILE) => {
+                let why = format!(
+                    "{instance} is one too many: this node has room for {PORTS_MAX} published ports and {SOURCES_MAX} addresses of each family"
+                );
+                Err(Error::Invalid { field: "ports", why })
             }
             Err(error) => Err(Error::kernel(format!("publishing {instance}"))(error)),
         }
@@ -359,7 +389,10 @@ impl Rules {
     }
 
     /// Removes everything.
-    pub(crate) fn remove_all(&mut self) -> Result<()> {
+    pub(crate) fn remove_all(&mut self, state: &State) -> Result<()> {
+        if self.is_others(state)? {
+            return Ok(());
+        }
         for (family, _) in PLACES {
             let mut batch = Batch::new(family, TABLE);
             batch.delete_table();
@@ -383,8 +416,11 @@ impl Rules {
             let there = self.nftables.has_live_table(family, TABLE);
             let there = there.map_err(Error::kernel("listing tables"))?;
             let wanted: Vec<&Entry> = entries.iter().filter(|it| it.family == family).collect();
-            if wanted.is_empty() || (!there && family == Family::Bridge) {
+            if wanted.is_empty() || (!there && family == Family::Bridge && self.lacks(family)) {
                 continue;
+            }
+            if !there && family == Family::Bridge {
+                return Ok(false);
             }
             if !there {
                 return if self.lacks_ip() { iptables::has(instances) } else { Ok(false) };
@@ -401,8 +437,12 @@ impl Rules {
 
     /// Whether the kernel has no tables for IP.
     fn lacks_ip(&mut self) -> bool {
+        self.lacks(Family::Ip)
+    }
+
+    fn lacks(&mut self, family: Family) -> bool {
         // A transaction that cannot succeed, and so changes nothing: what matters is why.
-        let mut batch = Batch::new(Family::Ip, TABLE);
+        let mut batch = Batch::new(family, TABLE);
         batch.add_table();
         batch.delete_chain(NOBODYS_CHAIN);
         self.nftables.commit(&mut [&mut batch]).is_err_and(|error| is_missing(&error))
@@ -451,6 +491,18 @@ fn fill(batch: &mut Batch, instances: &[Attachment], is_new: bool) {
     for entry in &entries {
         add(batch, entry);
     }
+}
+
+/// The table says from which state directory it was made.
+fn put_mark(batch: &mut Batch, mark: &Mark) {
+    batch.add_set(&SetSpec {
+        name: &mark.name(),
+        key: &[DataType::Mark],
+        values: None,
+        verdicts: false,
+        size: 1,
+        dynamic_timeout_ms: None,
+    });
 }
 
 fn add(batch: &mut Batch, entry: &Entry) {

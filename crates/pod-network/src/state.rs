@@ -20,8 +20,10 @@
 //!   counts for nothing, and is removed. Hence nothing is flushed to the disk: what a power failure loses is
 //!   void anyhow. A killed process loses nothing that it has written.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -81,6 +83,28 @@ impl Host {
         Ok(found)
     }
 
+    /// Who has these addresses, each with whether it is attached for good: also those that are being attached.
+    pub fn holders(
+        &self,
+        ips: impl IntoIterator<Item = IpAddr>,
+    ) -> Result<BTreeMap<IpAddr, (Attachment, bool)>> {
+        let state = self.state()?;
+        let networks = state.networks()?;
+        let mut found = BTreeMap::new();
+        for ip in ips {
+            for network in &networks {
+                let path = state.addresses_dir(&network.name).join(ip.to_string());
+                let Ok(Some(holder)) = read_record::<Attachment>(&path) else { continue };
+                let key =
+                    names::attachment_key(&holder.network, &holder.container, &holder.interface);
+                let record = state.attachment(&key)?.flatten();
+                let is_whole = record.is_some_and(|record| !record.mac.is_empty());
+                found.insert(ip, (holder, is_whole));
+            }
+        }
+        Ok(found)
+    }
+
     /// The records of this boot; made if they are not there.
     pub(crate) fn state(&self) -> Result<State> {
         let state =
@@ -89,6 +113,29 @@ impl Host {
             state.prepare()?;
         }
         Ok(state)
+    }
+}
+
+/// By what things in the kernel are known to be of a state directory: by its path, which is the same also where it was removed and made
+/// anew, and by the directory itself, which may have another path in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mark {
+    path: String,
+    directory: String,
+}
+
+impl Mark {
+    const PREFIX: &str = "state-";
+
+    /// The name of a set.
+    pub(crate) fn name(&self) -> String {
+        format!("{}{}-{}", Self::PREFIX, self.path, self.directory)
+    }
+
+    /// Whether another name is one of this directory; `None` for what is no mark.
+    pub(crate) fn is_same(&self, name: &str) -> Option<bool> {
+        let (path, directory) = name.strip_prefix(Self::PREFIX)?.split_once('-')?;
+        Some(path == self.path || directory == self.directory)
     }
 }
 
@@ -131,10 +178,27 @@ impl State {
         Ok(())
     }
 
+    /// By what others know that something is of this state directory.
+    pub(crate) fn mark(&self) -> Mark {
+        let path = fs::canonicalize(&self.base).unwrap_or_else(|_| self.base.clone());
+        let id = fs::metadata(&self.base).map(|it| format!("{}:{}", it.dev(), it.ino()));
+        Mark {
+            path: names::short(&path.display().to_string()),
+            directory: names::short(&id.unwrap_or_default()),
+        }
+    }
+
     fn lock_file(&self, name: &str) -> Result<File> {
         let path = self.dir.join(name);
         let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         open.map_err(Error::io("cannot open", path))
+    }
+
+    /// When a record of an attachment last came or went.
+    pub(crate) fn attachments_changed(&self) -> Result<std::time::SystemTime> {
+        let path = self.dir.join("attachments");
+        let changed = fs::metadata(&path).and_then(|it| it.modified());
+        changed.map_err(Error::io("cannot look at", path))
     }
 
     /// Locks a file that is still there: who removes everything removes the locks, too, and whoever has waited for one of them
@@ -295,9 +359,18 @@ impl State {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(None),
             Err(error) => return Err(Error::io("cannot make", path)(error)),
         };
-        let begun = file.lock().and_then(|()| write_json(&file, record));
-        begun.map_err(Error::io("cannot write", path))?;
-        Ok(Some(file))
+        // Before the lock is ours somebody may take it for one that was cut short, and remove it.
+        let begun = file.lock().and_then(|()| is_at(&file, &path)).and_then(|is_there| {
+            if is_there {
+                write_json(&file, record)?;
+            }
+            Ok(is_there)
+        });
+        let is_there = begun.inspect_err(|_| {
+            // Half a record is of no use to anybody, and nothing has been made yet.
+            let _ = fs::remove_file(&path);
+        });
+        Ok(is_there.map_err(Error::io("cannot write", path))?.then_some(file))
     }
 
     /// Locks a record for as long as the file is open; `None` if another call has it, or it is gone.
@@ -405,6 +478,15 @@ pub(crate) fn read_dir(path: &Path) -> Result<Vec<fs::DirEntry>> {
         Err(error) => return Err(Error::io("cannot list", path)(error)),
     };
     entries.collect::<io::Result<_>>().map_err(Error::io("cannot list", path))
+}
+
+/// Whether an open file is the one at a path.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(there) => Ok(there.ino() == file.metadata()?.ino()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 fn is_temporary(path: &Path) -> bool {

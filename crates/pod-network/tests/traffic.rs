@@ -103,9 +103,17 @@ fn an_instance_hears_nothing_of_its_neighbours_frames() {
     node.instance("a", 2, vec![]);
     node.instance("b", 3, vec![]);
     // Past the node, as an instance would that wants to: the neighbour is on the link, it thinks.
-    node.machine.sh("ip netns exec telaio-i-a ip route replace 10.77.1.3 dev eth0 scope link");
+    node.machine.sh("ip -n telaio-i-a route replace 10.77.1.3 dev eth0 scope link; \
+         ip -n telaio-i-b route replace 10.77.1.2 dev eth0 scope link");
     let _server = serve(&node, Some("b"), "10.77.1.3", 80, Wire::Tcp);
-    assert!(ask_from(&node.machine, Some("a"), "10.77.1.3", 80, Wire::Tcp, SILENCE).is_err());
+    let asked = |patience| ask_from(&node.machine, Some("a"), "10.77.1.3", 80, Wire::Tcp, patience);
+    assert!(asked(SILENCE).is_err());
+    // Its own way would lead there, were it not for the ports' flags and the rules for frames.
+    node.machine.sh(
+        "nft delete table bridge telaio-pods; for port in $(bridge link | cut -d' ' -f2 | cut -d@ -f1); do \
+         bridge link set dev $port isolated off flood on mcast_flood on bcast_flood on learning on; done",
+    );
+    assert!(asked(support::PATIENCE).is_ok(), "{}", node.machine.sh("bridge -d link"));
 }
 
 fn published() -> Vec<Port> {
@@ -161,6 +169,11 @@ fn instances_do_not_reach_what_listens_on_the_nodes_loopback() {
     let _server = serve(&node, None, "127.0.0.5", 99, Wire::Tcp);
     assert!(ask(&node, None, "127.0.0.5", 99, Wire::Tcp).is_ok());
     assert!(ask_from(&node.machine, Some("a"), "127.0.0.5", 99, Wire::Tcp, SILENCE).is_err());
+    // Only our rule keeps it away: who lets it pass is answered.
+    node.machine.sh("nft flush chain ip telaio-pods localnet");
+    assert!(
+        ask_from(&node.machine, Some("a"), "127.0.0.5", 99, Wire::Tcp, support::PATIENCE).is_ok()
+    );
 }
 
 #[test]
@@ -513,4 +526,42 @@ fn after_a_reboot_networks_are_apart_until_they_are_joined_again() {
     assert!(!reaches(SILENCE));
     join();
     assert!(reaches(support::PATIENCE));
+}
+
+#[test]
+fn what_is_missing_of_the_ways_to_other_nodes_is_told() {
+    let ways = |node: &Node| {
+        node.machine.run(|| telaio_pod_network::Host::default().ways().unwrap().expect("a node"))
+    };
+    for backend in [Backend::default(), Backend::HostGw] {
+        let (a, b) = (Node::bare("a", 1), Node::bare("b", 2));
+        let _lan = lan(&[&a, &b]);
+        a.set_up(backend, None);
+        let request = b.request(&external(&b));
+        a.machine.run(move || add_other_nodes(vec![request]).unwrap());
+        let well = ways(&a);
+        let [peer] = well.peers.as_slice() else { panic!("{well:?}") };
+        assert_eq!((peer.peer.id.as_str(), peer.missing.len()), ("b", 0), "{well:?}");
+        assert_eq!(well.address, Some("192.168.5.1".parse().unwrap()));
+        assert_eq!(peer.mac.is_some(), matches!(backend, Backend::Vxlan { .. }));
+
+        a.machine.sh("ip route del 10.77.2.0/24");
+        let missing = ways(&a).peers[0].missing.clone();
+        assert_eq!(missing, ["the route to 10.77.2.0/24 is missing"]);
+        let Some(tunnel) = well.tunnel else { continue };
+        assert_eq!((tunnel.is_up, tunnel.problem), (true, None));
+        assert!(tunnel.mtu.is_some() && tunnel.mac.is_some());
+        a.machine.sh("ip link set telaio.1 down");
+        let down = ways(&a).tunnel.expect("a tunnel");
+        assert_eq!(
+            (down.is_up, down.problem.as_deref()),
+            (false, Some("the link telaio.1 is down"))
+        );
+        a.machine.sh("ip link del telaio.1");
+        let gone = ways(&a);
+        assert_eq!(gone.peers[0].missing, ["the link telaio.1 is missing"]);
+        let tunnel = gone.tunnel.expect("what should be there");
+        assert_eq!((tunnel.mtu, tunnel.is_up, tunnel.vni), (None, false, 1));
+        assert!(tunnel.problem.unwrap().contains("is missing"));
+    }
 }

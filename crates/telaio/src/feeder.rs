@@ -66,10 +66,11 @@ pub(crate) fn object_kinds(planes: &[Plane]) -> BTreeSet<Kind> {
 }
 
 impl ViewOrigin {
-    fn follow(&self, node: &Arc<str>) -> View {
+    fn follow(&self, node: &Arc<str>, monitor: &Monitor) -> View {
         match self {
             Self::Store(store, wants) => {
-                View::Store(LocalWatch::new(store, Arc::clone(node), wants.clone()))
+                let watch = LocalWatch::new(store, Arc::clone(node), wants.clone());
+                View::Store(watch.telling(Arc::clone(&monitor.feeding().taken)))
             }
             Self::Brain(options, status) => {
                 let (options, status) = (options.clone(), Arc::clone(status));
@@ -193,7 +194,7 @@ impl Feed {
             let (_, following) = match &mut view {
                 Some(following) if following.0 == node => following,
                 other => {
-                    let following = self.origin.follow(&node);
+                    let following = self.origin.follow(&node, &self.monitor);
                     other.insert((Arc::clone(&node), following))
                 }
             };
@@ -219,9 +220,18 @@ impl Feed {
 
     fn send(&mut self, node: &str, ops: Ops) -> Result<(), SinkError> {
         let mut seen = ChangesSeen::default();
+        // Nobody else here has the view that a brain makes.
+        let mut followed =
+            matches!(self.origin, ViewOrigin::Brain(..)).then(|| (Vec::new(), 0_u64));
         for op in ops {
             self.note_own_node(node, &op);
             seen.count(&op);
+            if let Some((steps, revision)) = &mut followed {
+                steps.push(op.clone());
+                if op == Op::Sync {
+                    *revision = self.monitor.feeding().followed.take(std::mem::take(steps));
+                }
+            }
             if op == Op::Sync {
                 // Before the backend hears of it: it may be done with them in no time.
                 self.monitor.changes_seen(std::mem::take(&mut seen));
@@ -232,6 +242,9 @@ impl Feed {
                 Err(SinkError::Closed) => return Err(SinkError::Closed),
                 Err(error) if is_sync => tracing::error!(%error, "the backend could not sync"),
                 Err(error) => return Err(error),
+            }
+            if let (true, Some((_, revision))) = (is_sync, &followed) {
+                self.monitor.feeding().has_taken(*revision);
             }
             if is_sync && let Some(first) = self.first.take() {
                 // Nobody may be waiting.

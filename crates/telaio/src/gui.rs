@@ -7,14 +7,17 @@
 
 #[cfg(unix)]
 mod asked;
+mod changes;
 mod command_line;
 mod events;
 mod flows;
 mod health;
 mod items;
+mod notices;
 #[cfg(unix)]
 mod routes;
 mod show;
+mod view_items;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,20 +25,23 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use telaio_brain::{NodeContext, Store};
+use telaio_brain::{NodeContext, Store, Wants};
+use telaio_gateway::GatewaySettings;
+use telaio_gateway::class::ClassSettings;
 use telaio_gui::agent::now_ms;
 use telaio_gui::token::{self, Tokens};
 use telaio_gui::values::action::Purge;
 use telaio_gui::values::overview::Overview;
-use telaio_gui::values::service::{Rules, ServiceDetail};
+use telaio_gui::values::service::{EndpointItem, Rules, ServiceDetail};
 use telaio_gui::values::trace::{TraceAnswer, TraceQuestion};
 use telaio_gui::values::{Key, Role};
 use telaio_gui::{
     Agent, AgentName, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings, Network,
     Refusal,
 };
-use telaio_model::{Kind, Object, ObjectKey, Override};
+use telaio_model::{ObjectKey, Override};
 use telaio_source::SourceSpec;
+use telaio_source::brain::BrainOptions;
 use telaio_source::kube::Client;
 use telaio_source::overrides::{OverrideWriter, WriteError};
 
@@ -82,8 +88,29 @@ pub(crate) struct AdminOptions {
     pub(crate) spec: SourceSpec,
     pub(crate) programming: Option<Programming>,
     pub(crate) overrides_namespace: String,
-    /// How pods of other nodes are reached: `vxlan` or `host-gw`; empty without the plane.
-    pub(crate) overlay: String,
+    /// What of the state the rules depend on.
+    pub(crate) wants: Wants,
+    /// How requests by URL are followed.
+    pub(crate) asking: UrlAsking,
+}
+
+/// How the ingress of this agent decides, for who asks what a request will meet.
+#[derive(Debug, Clone, Default)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is no ingress plane"))]
+pub(crate) struct UrlAsking {
+    /// Which Ingresses are ours, and whose certificate hosts have that have none.
+    pub(crate) gateway: GatewaySettings,
+    /// Where the ingress' view comes from, if a brain makes it.
+    pub(crate) brain: Option<BrainOptions>,
+}
+
+impl UrlAsking {
+    /// As an agent with this source decides where nobody says otherwise.
+    pub(crate) fn of(spec: &SourceSpec) -> Self {
+        let classless = matches!(spec, SourceSpec::Dir(_));
+        let class = ClassSettings { classless, ..ClassSettings::default() };
+        Self { gateway: GatewaySettings { class, ..GatewaySettings::default() }, brain: None }
+    }
 }
 
 /// The agent, for the admin API.
@@ -100,8 +127,9 @@ pub(crate) struct AdminAgent {
     /// Held while the kernel's rules are read for somebody, and while rules are compiled for a trace.
     reading: Arc<tokio::sync::Mutex<()>>,
     tracing: Arc<tokio::sync::Mutex<()>>,
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "there is no pods plane"))]
-    overlay: String,
+    asking: UrlAsking,
+    events: Arc<EventLog>,
+    notices: notices::Notices,
     flows: flows::Flows,
     #[cfg(unix)]
     stats: Arc<routes::StatsKept>,
@@ -157,14 +185,12 @@ pub(crate) async fn admin(
         )),
     };
     let events = Arc::new(EventLog::default());
-    if let Some(store) = &options.store {
-        let programs = options.programming.is_some();
-        tokio::spawn(events::follow(
-            Arc::clone(store),
-            Arc::clone(&options.monitor),
-            Arc::clone(&events),
-            programs,
-        ));
+    let programs = options.node.as_deref().zip(options.programming.as_ref());
+    let programs = programs.map(|(node, _)| (node.into(), options.wants.clone()));
+    let teller = events::Teller::new(Arc::clone(&options.monitor), Arc::clone(&events), programs);
+    match &options.store {
+        Some(store) => drop(tokio::spawn(teller.follow(Arc::clone(store)))),
+        None => drop(tokio::spawn(teller.follow_view())),
     }
     let name = match &options.node {
         Some(node) => AgentName::node(node.as_str()),
@@ -186,7 +212,9 @@ pub(crate) async fn admin(
         started_ms: now_ms(),
         reading: Arc::default(),
         tracing: Arc::default(),
-        overlay: options.overlay,
+        asking: options.asking,
+        events: Arc::clone(&events),
+        notices: notices::Notices::default(),
         flows: flows::Flows::default(),
         #[cfg(unix)]
         stats: Arc::default(),
@@ -258,6 +286,7 @@ impl Agent for AdminAgent {
 
     fn figures(&self) -> BoxFuture<'_, Figures> {
         async {
+            self.notice().await;
             let figures = self.health_figures();
             #[cfg(unix)]
             let figures = Figures { http: self.asked.figures(&self.monitor).await, ..figures };
@@ -273,13 +302,13 @@ impl Agent for AdminAgent {
     fn network(&self) -> BoxFuture<'_, Network> {
         async {
             #[cfg(unix)]
-            let known = self.asked.all(&self.monitor, &self.stats).await;
-            self.flows.look(self.store.as_deref(), self.programming.as_ref()).await;
+            let known = self.ask_worker().await;
+            self.flows.look(|| self.known_services(), self.programming.as_ref()).await;
             let mut network = Network { at_ms: now_ms(), ..Network::default() };
             self.add_services(&mut network);
-            self.add_pods(&mut network);
+            self.add_pods(&mut network).await;
             #[cfg(unix)]
-            self.add_routes(&mut network, known.as_deref());
+            self.add_routes(&mut network, &known);
             network
         }
         .boxed()
@@ -287,6 +316,10 @@ impl Agent for AdminAgent {
 
     fn service(&self, key: &Key) -> Option<ServiceDetail> {
         self.service_detail(key)
+    }
+
+    fn endpoints(&self, keys: &[&Key]) -> Vec<Vec<EndpointItem>> {
+        self.endpoints_of(keys)
     }
 
     fn rules<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Rules, Refusal>> {
@@ -350,15 +383,7 @@ impl Agent for AdminAgent {
     }
 
     fn overrides(&self) -> Vec<Arc<Override>> {
-        let Some(snapshot) = self.store.as_ref().and_then(|store| store.snapshot()) else {
-            return Vec::new();
-        };
-        let first = snapshot.objects.partition_point(|it| it.kind() < Kind::Override);
-        let overrides = snapshot.objects[first..].iter().map_while(|object| match object {
-            Object::Override(decided) => Some(Arc::clone(decided)),
-            _ => None,
-        });
-        overrides.collect()
+        self.known_overrides()
     }
 
     fn decide(

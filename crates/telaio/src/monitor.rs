@@ -3,6 +3,7 @@
 //! The [`Monitor`] is asked, never told to wait: whoever serves `/healthz` reads the figures of the
 //! source, the store and the sync loop where they are, and none of those notices.
 
+mod feeding;
 mod kube_proxy;
 mod metrics;
 #[cfg(target_os = "linux")]
@@ -19,6 +20,7 @@ use telaio_brain::Store;
 use telaio_reconcile::{SyncHandle, SyncStats};
 use telaio_source::Status;
 
+pub(crate) use feeding::{Feeding, Followed, ViewChange, What};
 pub(crate) use proxy::{ChangesSeen, Probe, ProxyMetrics};
 pub(crate) use report::{Report, SyncSummary};
 #[cfg(test)]
@@ -59,6 +61,7 @@ pub(crate) struct Monitor {
     node_leaving: AtomicBool,
     ending: AtomicBool,
     proxy: ProxyMetrics,
+    feeding: Feeding,
     #[cfg(unix)]
     ingress: OnceLock<Arc<crate::ingress::IngressState>>,
     reloads: AtomicU64,
@@ -111,6 +114,7 @@ impl Monitor {
             node_leaving: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             proxy: ProxyMetrics::default(),
+            feeding: Feeding::default(),
             #[cfg(unix)]
             ingress: OnceLock::new(),
             reloads: AtomicU64::new(0),
@@ -216,6 +220,11 @@ impl Monitor {
     /// Where the service proxy's parts count what they do.
     pub(crate) fn proxy(&self) -> &ProxyMetrics {
         &self.proxy
+    }
+
+    /// How far the backend has been told.
+    pub(crate) fn feeding(&self) -> &Feeding {
+        &self.feeding
     }
 
     /// Whether the node is about to go, so that load balancers should turn away.

@@ -16,6 +16,7 @@ mod watch;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use telaio_model::{IpFamily, Kind};
 use telaio_pod_network::overlay::Backend;
@@ -124,6 +125,12 @@ impl Pods {
     pub(crate) fn reporter(&self) -> impl Fn() -> PodsReport + Send + Sync + 'static {
         let (host, status) = (self.host.clone(), Arc::clone(&self.status));
         move || report::report(&host, &status)
+    }
+
+    /// What tells when an instance last came or went.
+    pub(crate) fn changed(&self) -> impl Fn() -> Option<SystemTime> + Send + Sync + 'static {
+        let host = self.host.clone();
+        move || host.attachments_changed().ok()
     }
 }
 

@@ -6,7 +6,7 @@ import { createServer, request, Agent } from 'node:http';
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, mkdtempSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { until } from './harness.mjs';
 
 const NODES = ['loom-a', 'loom-b', 'loom-c'];
@@ -196,12 +196,13 @@ export class Telaio {
   async start() {
     const { admin, http, https, metrics, healthz } = this.ports;
     this.child = spawn(this.binary, [
-      'run', '--source', `dir:${this.manifests}`, '--node', 'loom-a', '--planes', this.planes, '--state-dir', this.state,
-      '--cni-bin-dir', join(this.state, 'cni-bin'), '--cni-conf-dir', join(this.state, 'cni-conf'),
+      'run', '--source', `dir:${basename(this.manifests)}`, '--node', 'loom-a', '--planes', this.planes, '--state-dir', this.state,
+      '--cni-bin-dir', join(basename(this.state), 'cni-bin'), '--cni-conf-dir', join(basename(this.state), 'cni-conf'),
       '--http-listen', `127.0.0.1:${http}`, '--https-listen', `127.0.0.1:${https}`, '--admin-listen', `127.0.0.1:${admin}`,
       '--metrics-bind-address', `127.0.0.1:${metrics}`, '--healthz-bind-address', `127.0.0.1:${healthz}`,
       '--admin-token-file', join(this.state, 'test-admin.token'), '--admin-read-token-file', join(this.state, 'test-read.token'), ...this.extra,
-    ], { stdio: ['ignore', 'pipe', 'pipe'] });
+      // Beside its files, so that pictures show no path of this machine.
+    ], { stdio: ['ignore', 'pipe', 'pipe'], cwd: dirname(this.manifests) });
     const keep = (piece) => {
       this.log = (this.log + piece).slice(-200_000);
     };

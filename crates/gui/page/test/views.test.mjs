@@ -99,6 +99,31 @@ test('an endpoint that is no longer ready is marked while the page is open', asy
   await row.getByText('Ready', { exact: true }).waitFor();
 });
 
+test('answers of 500 redden the line to their backend, and are its errors, not the others’', async ({ open, backends }) => {
+  const all = backends.get('shop/orders');
+  const before = all[2].failShare;
+  all[2].failShare = 0.5;
+  try {
+    const page = await open();
+    await page.open('services/shop/orders');
+    const errors = (one) => page.getByRole('region', { name: 'Endpoints' }).locator('tr', { hasText: one.address }).locator('.badge.err', { hasText: '%' });
+    await errors(all[2]).waitFor();
+    equal(await errors(all[0]).count(), 0, 'errors of one that answers well');
+    await page.open('services');
+    await page.locator('tr', { hasText: 'shop/orders' }).locator('.badge.err', { hasText: '%' }).waitFor();
+    await page.open('map');
+    const box = page.locator('.vertex.k-endpoint', { hasText: 'orders-3' });
+    await box.locator('.figure.bad').waitFor();
+    await until('its line is red', async () => (await page.locator('path.edge.bad').count()) > 0);
+    const colour = (selector) => page.locator(selector).first().evaluate((it) => getComputedStyle(it).stroke);
+    assert((await colour('path.edge.bad')) !== (await colour('path.edge.busy')), 'a red line has the colour of the others');
+    await page.open('map?as=list');
+    await page.locator('.tree .branch', { hasText: 'orders-3' }).getByText('errors').waitFor();
+  } finally {
+    all[2].failShare = before;
+  }
+});
+
 test('connections that clients hold are counted at the service, its port and its endpoints, until they end', async ({ open }) => {
   const page = await open();
   await page.open('services/shop/catalog');

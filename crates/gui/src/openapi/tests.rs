@@ -131,7 +131,11 @@ fn reads(to: &mut Writer) {
     to.get::<Value>("/api/v1/status", "What telaio status shows.", &[]);
     to.get::<Value>("/api/v1/openapi.json", "This document; needs no token.", &[]);
     to.get::<Overview>("/api/v1/overview", "How everything is.", &[]);
-    to.get::<History>("/api/v1/history", "The charts' figures since the start.", &[]);
+    to.get::<History>(
+        "/api/v1/history",
+        "The charts' figures since the start.",
+        &[("since_ms", "integer", "Only samples that ended after this time.")],
+    );
     to.list::<ServiceItem>(
         "/api/v1/services",
         "The services, ordered by name.",

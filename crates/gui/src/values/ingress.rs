@@ -27,7 +27,8 @@ pub struct RouteItem {
     pub action_text: String,
     /// Where requests go.
     pub backends: Vec<RouteBackend>,
-    /// What happens on the way: `tls redirect`, `cache`, `basic auth`, `rate limit`, …
+    /// What happens on the way: `tls redirect`, `cache`, `authentication`, `rate limit`, `rewrite`, `allow-list`, `CORS`,
+    /// `mirror`, …
     pub features: Vec<String>,
     /// What is wrong with it.
     pub warnings: Vec<Warning>,
@@ -57,6 +58,9 @@ pub struct RouteBackend {
     pub total: usize,
     /// A canary.
     pub canary: bool,
+    /// When requests go to a canary: `header X-Canary: always`, `cookie canary: always`, `20 of 100`; empty for others.
+    #[serde(default)]
+    pub condition: String,
 }
 
 /// What is wrong with a route.

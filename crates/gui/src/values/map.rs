@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::State;
+use super::{Stale, State};
 
 /// `GET /api/v1/map`: entry → host → route → service → endpoint → node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,6 +18,9 @@ pub struct TrafficMap {
     pub services_total: usize,
     /// Of them drawn; the others were left out for the limit, those without traffic first.
     pub services_shown: usize,
+    /// Hosts and routes are older than they should be; null where they are of now.
+    #[serde(default)]
+    pub stale: Option<Stale>,
 }
 
 /// What a vertex is: its column.

@@ -70,6 +70,9 @@ pub struct SourceHealth {
     pub problem_count: usize,
     /// The first of them.
     pub problems: Vec<String>,
+    /// What to know about it: where it is decided and what is not known here, if another brain makes the view.
+    #[serde(default)]
+    pub note: Option<String>,
 }
 
 /// How much there is.
@@ -228,7 +231,8 @@ pub struct Sample {
     pub healthy: bool,
 }
 
-/// `GET /api/v1/history`: charts since the start. Older samples stand for longer intervals.
+/// `GET /api/v1/history`: charts since the start. Older samples stand for longer intervals. With `since_ms` only
+/// samples that ended later: what a reader needs who has the others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct History {
@@ -240,6 +244,9 @@ pub struct History {
     pub recent: Vec<Sample>,
     /// Everything since the start, evenly spaced by `long_tick_s`, oldest first.
     pub long: Vec<Sample>,
-    /// The interval of `long`; it doubles whenever the room is full.
+    /// The interval of `long`; it doubles whenever the room is full, and neighbours are joined: then read everything again.
     pub long_tick_s: f64,
+    /// What came after the last of `long` and is not enough for another yet, as one; null where nothing did.
+    #[serde(default)]
+    pub part: Option<Sample>,
 }

@@ -44,6 +44,28 @@ pub struct ServiceItem {
     /// Why `connections` is null, or not complete; null where it is.
     #[serde(default)]
     pub connections_reason: Option<String>,
+    /// What the kernel has counted for it; null where it counts nothing per service.
+    #[serde(default)]
+    pub traffic: Option<ServiceTraffic>,
+    /// Why `traffic` is null; null where it is not.
+    #[serde(default)]
+    pub traffic_reason: Option<String>,
+}
+
+/// What the kernel has counted for a service, at all its addresses and ports, since it serves it (IPVS).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ServiceTraffic {
+    /// Connections that were begun.
+    pub connections: u64,
+    /// Packets to endpoints.
+    pub packets_in: u64,
+    /// Packets back, where the kernel sees them.
+    pub packets_out: u64,
+    /// Bytes to endpoints.
+    pub bytes_in: u64,
+    /// Bytes back.
+    pub bytes_out: u64,
 }
 
 /// Connections that this node's rules send somewhere, as the kernel has them: seconds old at most on

@@ -16,7 +16,8 @@ pub struct Event {
     pub at_ms: i64,
     /// The store's revision that it made; 0 where it made none.
     pub revision: u64,
-    /// `Service`, `Endpoints`, `Ingress`, `Node`, `Override`, …, or `source`, `sync`, `ingress` for ourselves.
+    /// `Service`, `Endpoints`, `Ingress`, `Node`, `Override`, …, or `source`, `sync`, `ingress`, `certificate`,
+    /// `instance` for what is seen here.
     pub kind: String,
     /// Which one.
     pub object: Key,

@@ -61,4 +61,7 @@ pub struct TraceStep {
     pub text: String,
     /// It decides.
     pub decides: bool,
+    /// What the step is: `rule` for packets; `listener`, `certificate`, `route`, `pause`, `policy`, `action`, `backend` for URLs.
+    #[serde(default)]
+    pub kind: String,
 }

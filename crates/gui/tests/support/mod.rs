@@ -20,7 +20,7 @@ use telaio_gui::values::service::{
     EndpointCounts, EndpointItem, EndpointPort, NodeItem, Port, Rules, ServiceDetail, ServiceItem,
 };
 use telaio_gui::values::trace::{TraceAnswer, TraceQuestion};
-use telaio_gui::values::{Counters, Key, Role, State};
+use telaio_gui::values::{Counters, Key, Role, Stale, State};
 use telaio_gui::{
     Agent, AgentName, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings,
     HttpFigures, Network, Refusal, Tokens,
@@ -42,6 +42,7 @@ pub(crate) struct Imagined {
     pub(crate) resyncs: AtomicUsize,
     pub(crate) read_only: Option<String>,
     pub(crate) reviews: AtomicUsize,
+    pub(crate) routes_stale: Mutex<Option<Stale>>,
     /// Whether the cluster still knows its token.
     pub(crate) revoked: AtomicBool,
     /// Whether nothing can be removed.
@@ -63,6 +64,7 @@ impl Default for Imagined {
             resyncs: AtomicUsize::new(0),
             read_only: None,
             reviews: AtomicUsize::new(0),
+            routes_stale: Mutex::default(),
             revoked: AtomicBool::new(false),
             forbidden: AtomicBool::new(false),
             behind: Mutex::default(),
@@ -176,6 +178,8 @@ impl Imagined {
             counters: Some(Counters { rate: i as f64, ..Counters::default() }),
             connections: None,
             connections_reason: Some("nobody counts here".into()),
+            traffic: None,
+            traffic_reason: None,
         }
     }
 }
@@ -222,6 +226,7 @@ impl Agent for Imagined {
                 revision: 1,
                 problem_count: 0,
                 problems: vec![],
+                note: None,
             },
             counts: Counts::default(),
             syncs: vec![],
@@ -248,6 +253,7 @@ impl Agent for Imagined {
                 ready: 3,
                 total: 3,
                 canary: false,
+                condition: String::new(),
             }],
             features: vec![],
             warnings: vec![],
@@ -260,6 +266,7 @@ impl Agent for Imagined {
             at_ms: now_ms(),
             services: (0..self.services).map(|i| self.item(i)).collect(),
             routes: vec![route],
+            routes_stale: self.routes_stale.lock().clone(),
             nodes: ["node-1", "node-2"].map(node).into(),
             ..Network::default()
         };

@@ -11,6 +11,7 @@ use crate::clock;
 use crate::h2::client::H2Pool;
 use crate::table::{Endpoint, EndpointAddress, EndpointState};
 use crate::upstream::pool::Pool;
+use crate::watch::snapshot::BOUNDS_US;
 
 /// The latency that an endpoint is thought to have before the first answer.
 pub(super) const LATENCY_NS_FIRST: u64 = 1_000_000;
@@ -37,6 +38,10 @@ pub struct Peer {
     latency_at_ns: AtomicU64,
     failures: AtomicU32,
     failures_total: AtomicU64,
+    /// Answers of 5xx that are no failures.
+    server_errors: AtomicU64,
+    /// Times to answer: how many up to each bound.
+    latencies: [AtomicU64; BOUNDS_US.len() + 1],
     ejections: AtomicU32,
     ejected_until_ns: AtomicU64,
     unhealthy: AtomicBool,
@@ -70,6 +75,8 @@ impl Peer {
             latency_at_ns: AtomicU64::new(clock::nanos(Instant::now())),
             failures: AtomicU32::new(0),
             failures_total: AtomicU64::new(0),
+            server_errors: AtomicU64::new(0),
+            latencies: Default::default(),
             ejections: AtomicU32::new(0),
             ejected_until_ns: AtomicU64::new(0),
             unhealthy: AtomicBool::new(false),
@@ -152,6 +159,21 @@ impl Peer {
     /// Requests so far that failed.
     pub fn failures(&self) -> u64 {
         self.failures_total.load(Relaxed)
+    }
+
+    /// Answers of 5xx so far that are no failures: the endpoint works, and what runs there does not.
+    pub fn server_errors(&self) -> u64 {
+        self.server_errors.load(Relaxed)
+    }
+
+    /// It answered with 5xx, and that is no failure. Nothing is ejected for it.
+    pub(crate) fn count_server_error(&self) {
+        self.server_errors.fetch_add(1, Relaxed);
+    }
+
+    /// How many answers took up to each of [`BOUNDS_US`], not those of the bound before, and how many longer.
+    pub fn latencies(&self) -> [u64; BOUNDS_US.len() + 1] {
+        std::array::from_fn(|place| self.latencies[place].load(Relaxed))
     }
 
     /// The moving average of its latency.
@@ -256,7 +278,10 @@ impl Flight {
 
     /// The response's head is here.
     pub fn answered(&self, now_ns: u64) {
-        self.peer.observe(now_ns.saturating_sub(self.begun_ns), now_ns);
+        let latency_ns = now_ns.saturating_sub(self.begun_ns);
+        let bucket = BOUNDS_US.iter().position(|bound| latency_ns <= bound * 1000);
+        self.peer.latencies[bucket.unwrap_or(BOUNDS_US.len())].fetch_add(1, Relaxed);
+        self.peer.observe(latency_ns, now_ns);
     }
 }
 

@@ -15,7 +15,6 @@ use crate::h1::timer::after;
 use crate::h1::write;
 use crate::head::{RequestHead, ResponseHead};
 use crate::proxy::attempts::Attempts;
-use crate::proxy::forward::is_gateway_error;
 use crate::table::UpstreamProtocol;
 use crate::tls::Rewind;
 use crate::upstream::Connection;
@@ -89,7 +88,7 @@ async fn try_once(
                 let stream = Counted::new(connection).ok_or(gone)?;
                 return Ok(Opened { head, way: Way::Tunnel(Rewind::with(rest.freeze(), stream)) });
             }
-            attempts.report(&peer, is_gateway_error(&head));
+            attempts.report_answer(&peer, &head);
             forwarding.edit_response(request, &mut head, &peer);
             let overall = policy.timeouts.request.map(|time| after(attempts.begun, time));
             let exchange = Exchange::answered(connection, flight, &rest, policy, overall);

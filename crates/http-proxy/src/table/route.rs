@@ -22,6 +22,17 @@ pub enum HostMatch {
     Exact(Arc<str>),
 }
 
+/// As people write it: `*` for every host.
+impl std::fmt::Display for HostMatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Wildcard(suffix) => write!(f, "*{suffix}"),
+            Self::Exact(host) => f.write_str(host),
+        }
+    }
+}
+
 /// Which paths a route is for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PathMatch {
@@ -59,6 +70,21 @@ pub enum Predicate {
     Query(Arc<str>, Arc<str>),
 }
 
+/// For people.
+impl std::fmt::Display for Predicate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Method(methods) => {
+                let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
+                write!(f, "method {}", names.join(" or "))
+            }
+            Self::Header(name, value) => write!(f, "header {name}: {value}"),
+            Self::HeaderRegex(name, pattern) => write!(f, "header {name} matches {pattern}"),
+            Self::Query(name, value) => write!(f, "query {name}={value}"),
+        }
+    }
+}
+
 /// A service's share of a route's requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeightedBackend {
@@ -85,6 +111,26 @@ pub struct Redirect {
     pub path: Option<Arc<str>>,
     /// What replaces the matched prefix of the path.
     pub replace_prefix: Option<Arc<str>>,
+}
+
+/// Where it leads, for people: `308 to https://the same host/the same path`.
+impl std::fmt::Display for Redirect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} to ", if self.status == 0 { 308 } else { self.status })?;
+        if let Some(url) = &self.url {
+            return f.write_str(url);
+        }
+        write!(f, "{}://", self.scheme.as_deref().unwrap_or("the same scheme"))?;
+        f.write_str(self.host.as_deref().unwrap_or("the same host"))?;
+        if let Some(port) = self.port {
+            write!(f, ":{port}")?;
+        }
+        match (&self.path, &self.replace_prefix) {
+            (Some(path), _) => f.write_str(path),
+            (None, Some(prefix)) => write!(f, "{prefix} in place of the matched prefix"),
+            (None, None) => f.write_str("/the same path"),
+        }
+    }
 }
 
 /// A fixed answer.

@@ -16,8 +16,14 @@ use crate::cache::{Purge, PurgeError};
 use crate::clock;
 use crate::proxy::HttpProxy;
 use crate::router::Compiled;
-use crate::table::{Action, EndpointAddress, HostMatch, PathMatch, TlsRedirect};
+use crate::table::{
+    Action, CanaryRule, EndpointAddress, Fixed, HeaderEdits, HostMatch, PathMatch, Policy,
+    TlsRedirect,
+};
 use crate::upstream::Upstream;
+
+/// So long a fixed answer is shown, not only its length.
+const FIXED_SHOWN_MAX: usize = 80;
 
 /// Looks at a proxy.
 #[derive(Debug)]
@@ -179,6 +185,11 @@ fn backend(upstream: &Upstream, now_ns: u64) -> BackendFigures {
         draining: !peer.takes_new(),
         requests: peer.requests(),
         failures: peer.failures(),
+        server_errors: peer.server_errors(),
+        latencies: match peer.latencies() {
+            none if none.iter().all(|count| *count == 0) => Vec::new(),
+            some => some.to_vec(),
+        },
         in_flight: peer.in_flight(),
         idle_connections: peer.pool.len(),
         latency_us: peer.latency().as_micros().try_into().unwrap_or(u64::MAX),
@@ -224,39 +235,89 @@ fn target(id: &str, weight: u32, canary: bool) -> Target {
         port: port.to_owned(),
         weight,
         canary,
+        condition: String::new(),
     }
+}
+
+/// What a fixed answer says, in a line.
+fn fixed_text(fixed: &Fixed) -> String {
+    let plain = fixed.content_type.starts_with("text/plain") && fixed.body.len() <= FIXED_SHOWN_MAX;
+    let said = match () {
+        () if fixed.body.trim().is_empty() => String::new(),
+        () if plain => format!(": {}", fixed.body.trim()),
+        () => format!(" with {} bytes of {}", fixed.body.len(), fixed.content_type),
+    };
+    let after = fixed.retry_after.as_ref().map(|it| format!(", Retry-After: {it}"));
+    format!("{}{said}{}", fixed.status, after.unwrap_or_default())
+}
+
+/// When a request goes to a canary: what is asked first, first.
+fn canary_text(rule: &CanaryRule) -> String {
+    let mut all = Vec::new();
+    if let Some(name) = &rule.header {
+        all.push(match (&rule.header_value, &rule.header_pattern) {
+            (Some(value), _) => format!("header {name}: {value}"),
+            (None, Some(pattern)) => format!("header {name} matches {pattern}"),
+            (None, None) => format!("header {name}: always"),
+        });
+    }
+    all.extend(rule.cookie.as_ref().map(|name| format!("cookie {name}: always")));
+    if rule.weight > 0 {
+        all.push(format!("{} of {}", rule.weight, rule.weight_total));
+    }
+    if all.is_empty() { "never".to_owned() } else { all.join(", else ") }
+}
+
+/// What a policy does that [`RouteInfo`] has no field for.
+fn features(policy: &Policy) -> Vec<String> {
+    let all = [
+        (!policy.sources.allow.is_empty(), "allow-list"),
+        (!policy.sources.deny.is_empty(), "deny-list"),
+        (!policy.rates.is_empty(), "rate limit"),
+        (policy.connections_max.is_some(), "connection limit"),
+        (policy.rewrite.is_some(), "rewrite"),
+        (policy.app_root.is_some(), "app root"),
+        (policy.upstream_host.is_some(), "other host"),
+        (policy.cors.is_some(), "CORS"),
+        (policy.headers != HeaderEdits::default(), "header edits"),
+        (policy.mirror.is_some(), "mirror"),
+        (policy.error_backend.is_some(), "error pages"),
+        (policy.log_off, "not logged"),
+    ];
+    all.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()).collect()
 }
 
 fn route_info(compiled: &Compiled) -> RouteInfo {
     let route = &compiled.route;
     let policy = &route.policy;
-    let host = match &route.host {
-        HostMatch::Any => "*".to_owned(),
-        HostMatch::Exact(host) => host.to_string(),
-        HostMatch::Wildcard(suffix) => format!("*{suffix}"),
-    };
     let (path, path_kind) = match &route.path {
         PathMatch::Exact(path) => (path, PathKind::Exact),
         PathMatch::Prefix(path) => (path, PathKind::Prefix),
         PathMatch::Regex(path) => (path, PathKind::Regex),
     };
-    let (action, mut targets, paused) = match &route.action {
+    let (action, mut targets, action_text) = match &route.action {
         Action::Forward(all) => {
             let targets: Vec<Target> =
                 all.iter().map(|own| target(own.backend.as_str(), own.weight, false)).collect();
-            (ActionKind::Forward, targets, false)
+            (ActionKind::Forward, targets, String::new())
         }
-        Action::Redirect(_) => (ActionKind::Redirect, Vec::new(), false),
-        Action::Respond(fixed) => (ActionKind::Respond, Vec::new(), fixed.status == 503),
+        Action::Redirect(redirect) => (ActionKind::Redirect, Vec::new(), redirect.to_string()),
+        Action::Respond(fixed) => (ActionKind::Respond, Vec::new(), fixed_text(fixed)),
     };
-    let canaries = policy.canary.iter();
-    targets.extend(canaries.map(|rule| target(rule.backend.as_str(), rule.weight, true)));
+    let paused = matches!(&route.action, Action::Respond(fixed) if fixed.status == 503);
+    targets.extend(policy.canary.iter().map(|rule| Target {
+        condition: canary_text(rule),
+        ..target(rule.backend.as_str(), rule.weight, true)
+    }));
     let (namespace, name) = route.age.name.split_once('/').unwrap_or(("", &route.age.name));
     RouteInfo {
         id: route.id.to_string(),
-        host,
+        host: route.host.to_string(),
         path: path.to_string(),
         path_kind,
+        matches: route.also.iter().map(ToString::to_string).collect(),
+        action_text,
+        features: features(policy),
         namespace: namespace.to_owned(),
         ingress: name.to_owned(),
         action,

@@ -85,22 +85,28 @@ impl Figures {
     /// The duration that so many of a thousand requests did not exceed, in microseconds, about: within
     /// a bucket it is taken to grow evenly. `None` without requests.
     pub fn quantile_us(&self, per_mille: u64) -> Option<u64> {
-        let all: u64 = self.durations.iter().sum();
-        let wanted = (all.saturating_mul(per_mille.min(1000))).div_ceil(1000).max(1);
-        if all == 0 {
-            return None;
-        }
-        let mut below = 0;
-        for (place, count) in self.durations.iter().enumerate() {
-            if below + count >= wanted {
-                let from = place.checked_sub(1).map_or(0, |before| BOUNDS_US[before]);
-                let to = BOUNDS_US.get(place).copied().unwrap_or(from);
-                return Some(from + (to - from).saturating_mul(wanted - below) / count.max(&1));
-            }
-            below += count;
-        }
-        BOUNDS_US.last().copied()
+        quantile_us(&self.durations, per_mille)
     }
+}
+
+/// The same of how many there are in each bucket of [`BOUNDS_US`].
+pub fn quantile_us(counts: &[u64], per_mille: u64) -> Option<u64> {
+    let all: u64 = counts.iter().sum();
+    let wanted = (all.saturating_mul(per_mille.min(1000))).div_ceil(1000).max(1);
+    if all == 0 {
+        return None;
+    }
+    let mut below = 0;
+    for (place, count) in counts.iter().enumerate() {
+        if below + count >= wanted {
+            let bound = |place: usize| BOUNDS_US.get(place).or(BOUNDS_US.last()).copied();
+            let from = place.checked_sub(1).and_then(bound).unwrap_or(0);
+            let to = BOUNDS_US.get(place).copied().unwrap_or(from);
+            return Some(from + (to - from).saturating_mul(wanted - below) / count.max(&1));
+        }
+        below += count;
+    }
+    BOUNDS_US.last().copied()
 }
 
 /// What the cache has done and holds.
@@ -184,14 +190,20 @@ pub struct EndpointFigures {
     pub draining: bool,
     /// Tries so far.
     pub requests: u64,
-    /// Those that failed.
+    /// Those that failed: no answer, or one of 502 to 504.
     pub failures: u64,
+    /// Other answers of 5xx.
+    pub server_errors: u64,
     /// Those under way.
     pub in_flight: u32,
     /// Connections that are kept for it, unused.
     pub idle_connections: u32,
     /// The moving average of its latency, in microseconds.
     pub latency_us: u64,
+    /// Times until an answer began: how many took up to each of [`BOUNDS_US`], not those of the bound before, and
+    /// how many longer; empty before the first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub latencies: Vec<u64>,
     /// Whether failures took it out for now.
     pub ejected: bool,
     /// Whether active checks say that it is well; true without checks.
@@ -266,6 +278,9 @@ pub struct Target {
     pub weight: u32,
     /// Whether it is a canary's.
     pub canary: bool,
+    /// When requests go to a canary.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub condition: String,
 }
 
 /// Something that the writer of an Ingress should know.
@@ -296,8 +311,17 @@ pub struct RouteInfo {
     pub namespace: String,
     /// Its name.
     pub ingress: String,
+    /// Further conditions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub matches: Vec<String>,
     /// What happens.
     pub action: ActionKind,
+    /// More on that: where clients are sent, what is answered.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub action_text: String,
+    /// What else happens on the way, in a word or two each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
     /// Where requests go.
     pub targets: Vec<Target>,
     /// Whether there is a certificate for the host, or its TLS is passed through.

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::put_ip;
 use crate::links::{LinkIndex, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK};
-use crate::wire::Writer;
+use crate::wire::{Attributes, Writer};
 
 /// `struct ifinfomsg`: family, type, the link's number, flags, mask of flags.
 pub(super) const LINK_HEADER_LEN: usize = 16;
@@ -298,6 +298,18 @@ pub struct BridgePort {
     pub hairpin: bool,
     /// Of frames for everybody it gets only the bridge's own, and the bridge learns nothing from what it sends: it is told.
     pub is_quiet: bool,
+}
+
+/// What the information about a link says of it as a port of a bridge.
+pub(crate) fn read_port(info: Attributes<'_>) -> Option<BridgePort> {
+    let data =
+        info.nested(INFO_SLAVE_DATA).filter(|_| info.str(INFO_SLAVE_KIND) == Some("bridge"))?;
+    let has = |flag| data.u8(flag).is_some_and(|value| value != 0);
+    Some(BridgePort {
+        isolated: has(BRPORT_ISOLATED),
+        hairpin: has(BRPORT_HAIRPIN),
+        is_quiet: ![BRPORT_LEARNING, BRPORT_MCAST_FLOOD, BRPORT_BCAST_FLOOD].into_iter().any(has),
+    })
 }
 
 /// The IPv6 address that a link gives itself, by the kernel's number.

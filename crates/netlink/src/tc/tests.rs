@@ -58,6 +58,8 @@ fn what_comes_in_is_redirected_and_no_more() {
         }
         let listed = tc("filter show dev d0 ingress");
         assert_eq!(listed.matches("Egress Redirect to device i0").count(), 1, "{listed}");
+        assert_eq!(control.redirected_to(from).unwrap(), Some(to));
+        assert_eq!(control.redirected_to(to).unwrap(), None);
         assert!(control.stop_redirecting(from).unwrap());
         assert!(!control.stop_redirecting(from).unwrap());
         assert_eq!(tc("filter show dev d0 ingress"), "");

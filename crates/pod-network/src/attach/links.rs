@@ -33,9 +33,9 @@ const TURNS_MAX: u32 = 4;
 
 /// Where an instance sends what is not for its network.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Routes<'a> {
-    pub(super) is_default: bool,
-    pub(super) more: &'a [(IpCidr, Option<IpAddr>)],
+pub(crate) struct Routes<'a> {
+    pub(crate) is_default: bool,
+    pub(crate) more: &'a [(IpCidr, Option<IpAddr>)],
 }
 
 /// What was made.
@@ -83,7 +83,7 @@ pub(super) fn make(
     if record.is_routed {
         route_to(&mut kernel, record, network)?;
     }
-    inside(network, record, netns, gateways, gateway_mac, routes)?;
+    inside(network, record, netns, gateways, gateway_mac, *routes)?;
     Ok(Made { bridge_mac: bridge.mac, host_mac, mtu: network.mtu.unwrap_or(bridge.mtu) })
 }
 
@@ -251,6 +251,19 @@ pub(crate) fn port_of(network: &Network) -> BridgePort {
     }
 }
 
+/// Has an instance that hangs on no bridge be reached again.
+pub(crate) fn restore_routed(
+    kernel: &mut Rtnetlink,
+    record: &Attachment,
+    network: &Network,
+) -> Result<()> {
+    let group = Some(network.group);
+    let set = SetLink { group, ..SetLink::up(Which::Name(&record.host_link)) };
+    let doing = || Error::kernel(format!("switching {} on", record.host_link));
+    kernel.all([Request::Set(set)]).map_err(doing())?;
+    route_to(kernel, record, network)
+}
+
 /// The node's routes to an instance that hangs on no bridge.
 fn route_to(kernel: &mut Rtnetlink, record: &Attachment, network: &Network) -> Result<()> {
     let doing = || Error::kernel(format!("routing to {}", record.host_link));
@@ -285,7 +298,7 @@ fn inside(
     netns: &Netns,
     gateways: &[Option<IpAddr>],
     gateway_mac: Option<Mac>,
-    routes: &Routes<'_>,
+    routes: Routes<'_>,
 ) -> Result<()> {
     let doing = || Error::kernel(format!("setting up {} in {}", record.interface, netns.name()));
     let mut kernel = Rtnetlink::open_in(netns)?.map_err(doing())?;
@@ -312,12 +325,32 @@ fn inside(
     }
 }
 
+/// The routes that an instance has by one of its links, but for those that the kernel makes.
+pub(crate) fn wanted_routes(
+    network: &Network,
+    record: &Attachment,
+    routes: Routes<'_>,
+    link: LinkIndex,
+) -> Vec<Route> {
+    let gateway_of = |inet: &IpInet| {
+        let home = network.subnets.iter().find(|subnet| subnet.cidr.contains(&inet.address()));
+        home.and_then(|subnet| subnet.gateway)
+    };
+    let gateways: Vec<_> = record.addresses.iter().map(gateway_of).collect();
+    let all = requests(network, record, &gateways, None, routes, link);
+    let route = |request| match request {
+        Request::AddRoute(route) => Some(route),
+        _ => None,
+    };
+    all.into_iter().filter_map(route).collect()
+}
+
 fn requests(
     network: &Network,
     record: &Attachment,
     gateways: &[Option<IpAddr>],
     gateway_mac: Option<Mac>,
-    routes: &Routes<'_>,
+    routes: Routes<'_>,
     link: LinkIndex,
 ) -> Vec<Request<'static>> {
     let is_routed = network.mode == Mode::Routed;

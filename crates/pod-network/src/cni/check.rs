@@ -6,14 +6,18 @@ use serde_json::Value;
 use telaio_netlink::addresses::Addresses;
 use telaio_netlink::links::Link;
 use telaio_netlink::netns::Netns;
-use telaio_netlink::rtnl::Rtnetlink;
+use telaio_netlink::rtnl::{Route, Rtnetlink};
 
+use super::config::Config;
 use super::fault::{CHECK_FAILED, Fault};
 use super::request::Request;
 use super::result::with_length;
+use crate::attach;
 use crate::attachment::Attachment;
+use crate::bandwidth;
 use crate::error::Error;
 use crate::names;
+use crate::network::Network;
 use crate::rules::Rules;
 use crate::state::Host;
 
@@ -35,32 +39,97 @@ pub(super) fn check(host: &Host, request: &Request) -> Result<(), Fault> {
         ))
     })?;
     let netns = Netns::open_path(Path::new(&request.netns)).map_err(Error::from)?;
+    let network = state.network(&config.name)?.ok_or_else(|| {
+        failed(format!("network {} is not on record; somebody has removed it", config.name))
+    })?;
     let (link, addresses, routes) = look_inside(&netns, &record)?;
-    compare_interface(previous, &record, &link)?;
+    compare_interface(previous, &network, &record, &link)?;
     compare_addresses(previous, &record, &addresses)?;
-    for (to, _) in config.routes()? {
-        let wanted = (to.first_address(), to.network_length());
-        if !routes.contains(&wanted) {
-            return Err(failed(format!("the route to {to} is missing in {}", request.netns)));
-        }
+    compare_routes(config, &network, &record, &link, &routes)?;
+    compare_host_end(&network, &record)?;
+    compare_published(request, &record)
+}
+
+/// Published ports, addresses among the node's rules, limits: what a container has beside its interface.
+pub(super) fn compare_published(request: &Request, record: &Attachment) -> Result<(), Fault> {
+    let container = &record.container;
+    if record.ports != request.ports {
+        return Err(failed(format!("container {container} was published with other ports")));
     }
+    if !Rules::open()?.has(std::slice::from_ref(record))? {
+        return Err(failed(format!(
+            "addresses or published ports of container {container} are missing among the node's rules (nftables' tables telaio-pods)",
+        )));
+    }
+    if record.bandwidth != request.bandwidth {
+        return Err(failed(format!("container {container} was given other limits of speed")));
+    }
+    match &record.bandwidth {
+        Some(limits) if !bandwidth::is_set(&record.host_link, limits)? => {
+            Err(failed(format!("the limits of speed of link {} are missing", record.host_link)))
+        }
+        _ => Ok(()),
+    }
+}
+
+type Inside = (Link, Vec<String>, Vec<Route>);
+
+/// The node's end and its bridge.
+fn compare_host_end(network: &Network, record: &Attachment) -> Result<(), Fault> {
     let doing = || Error::kernel("looking for links");
     let mut kernel = Rtnetlink::open().map_err(doing())?;
-    for name in [config.bridge(), &record.host_link] {
-        let there = kernel.link(name).map_err(doing())?;
-        if !there.is_some_and(|link| link.is_up()) {
-            return Err(failed(format!("link {name} is missing or switched off")));
+    let mut there = |name: &str| -> Result<Link, Fault> {
+        let link = kernel.link(name).map_err(doing())?.filter(Link::is_up);
+        link.ok_or_else(|| failed(format!("link {name} is missing or switched off")))
+    };
+    let (bridge, end) = (there(&network.bridge)?, there(&record.host_link)?);
+    if !record.is_routed {
+        if end.master != Some(bridge.index) {
+            return Err(failed(format!("link {} is no port of {}", end.name, bridge.name)));
         }
+        return match end.port {
+            Some(port) if port != attach::port_of(network) => Err(failed(format!(
+                "port {} of {} may do other things than it should: isolated {}, hairpin {}",
+                end.name, bridge.name, port.isolated, port.hairpin
+            ))),
+            _ => Ok(()),
+        };
     }
-    if !Rules::open()?.has(std::slice::from_ref(&record))? {
-        return Err(failed(
-            "the container's addresses or ports are missing among the node's rules (nftables' tables telaio-pods)",
-        ));
+    let routes = kernel.routes().map_err(doing())?;
+    for ip in record.addresses.iter().map(cidr::IpInet::address) {
+        let leads = |route: &Route| route.destination == ip && route.link == end.index;
+        if !routes.iter().any(leads) {
+            return Err(failed(format!("the node's route to {ip} by {} is missing", end.name)));
+        }
     }
     Ok(())
 }
 
-type Inside = (Link, Vec<String>, Vec<(std::net::IpAddr, u8)>);
+/// The routes in the container: where to, and by whom.
+fn compare_routes(
+    config: &Config,
+    network: &Network,
+    record: &Attachment,
+    link: &Link,
+    there: &[Route],
+) -> Result<(), Fault> {
+    let more = config.routes()?;
+    let routes = attach::Routes { is_default: config.is_default_gateway, more: &more };
+    for wanted in attach::wanted_routes(network, record, routes, link.index) {
+        let is_it = |route: &Route| {
+            (route.destination, route.prefix_len, route.gateway)
+                == (wanted.destination, wanted.prefix_len, wanted.gateway)
+        };
+        if !there.iter().any(is_it) {
+            let by = wanted.gateway.map(|ip| format!(" by {ip}")).unwrap_or_default();
+            return Err(failed(format!(
+                "the route to {}/{}{by} is missing in the container",
+                wanted.destination, wanted.prefix_len
+            )));
+        }
+    }
+    Ok(())
+}
 
 /// The interface, its addresses and the routes by it.
 fn look_inside(netns: &Netns, record: &Attachment) -> Result<Inside, Fault> {
@@ -78,13 +147,17 @@ fn look_inside(netns: &Netns, record: &Attachment) -> Result<Inside, Fault> {
     let addresses = { addresses }.list().map_err(doing())?;
     let own = addresses.iter().filter(|it| it.link == link.index);
     let texts = own.map(|it| format!("{}/{}", it.ip, it.prefix_len)).collect();
-    let routes = kernel.routes().map_err(doing())?;
-    let routes = routes.iter().filter(|route| route.link == link.index);
-    let routes = routes.map(|route| (route.destination, route.prefix_len)).collect();
+    let mut routes = kernel.routes().map_err(doing())?;
+    routes.retain(|route| route.link == link.index);
     Ok((link, texts, routes))
 }
 
-fn compare_interface(previous: &Value, record: &Attachment, link: &Link) -> Result<(), Fault> {
+fn compare_interface(
+    previous: &Value,
+    network: &Network,
+    record: &Attachment,
+    link: &Link,
+) -> Result<(), Fault> {
     let interfaces = previous["interfaces"].as_array().cloned().unwrap_or_default();
     let ours = interfaces.iter().find(|it| {
         it["name"] == record.interface && it["sandbox"].as_str().is_some_and(|at| !at.is_empty())
@@ -92,6 +165,14 @@ fn compare_interface(previous: &Value, record: &Attachment, link: &Link) -> Resu
     let ours = ours.ok_or_else(|| {
         failed(format!("prevResult knows no interface {} in a container", record.interface))
     })?;
+    // Who comes after us in the chain may have changed it, and says so.
+    let mtu = ours["mtu"].as_u64().or(network.mtu.map(u64::from));
+    if let Some(mtu) = mtu.filter(|mtu| *mtu != u64::from(link.mtu)) {
+        return Err(failed(format!(
+            "interface {} takes packets of {} bytes, not of {mtu}",
+            record.interface, link.mtu
+        )));
+    }
     let there = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
     match ours["mac"].as_str() {
         Some(mac) if !mac.is_empty() && mac != there => {

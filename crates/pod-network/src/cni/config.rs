@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use cidr::IpCidr;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::VERSIONS;
 use super::fault::{Fault, INCOMPATIBLE_VERSION, UNSUPPORTED_FIELD};
@@ -43,8 +43,20 @@ pub(super) struct Config {
     pub(super) mtu: Option<u32>,
     pub(super) vlan: Option<i64>,
     #[serde(deserialize_with = "nullable")]
-    pub(super) disable_container_interface: bool,
+    vlan_trunk: Vec<Value>,
     #[serde(deserialize_with = "nullable")]
+    preserve_default_vlan: bool,
+    #[serde(deserialize_with = "nullable")]
+    force_address: bool,
+    #[serde(deserialize_with = "nullable")]
+    macspoofchk: bool,
+    #[serde(deserialize_with = "nullable")]
+    enabledad: bool,
+    #[serde(deserialize_with = "nullable")]
+    port_isolation: bool,
+    #[serde(deserialize_with = "nullable")]
+    pub(super) disable_container_interface: bool,
+    #[serde(deserialize_with = "ipam")]
     pub(super) ipam: Ipam,
     pub(super) dns: Option<Value>,
     #[serde(rename = "runtimeConfig", deserialize_with = "nullable")]
@@ -62,6 +74,12 @@ pub(super) struct Config {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Ipam {
+    /// The key is there, if only with an empty object.
+    #[serde(skip)]
+    is_there: bool,
+    /// A file in the form of resolv.conf, whose contents go into the result.
+    #[serde(deserialize_with = "nullable")]
+    pub(super) resolv_conf: String,
     #[serde(rename = "type", deserialize_with = "nullable")]
     pub(super) kind: String,
     #[serde(flatten)]
@@ -89,6 +107,14 @@ pub(super) struct RouteConfig {
     pub(super) dst: String,
     #[serde(deserialize_with = "nullable")]
     pub(super) gw: String,
+    #[serde(deserialize_with = "nullable")]
+    mtu: i64,
+    #[serde(deserialize_with = "nullable")]
+    advmss: i64,
+    #[serde(deserialize_with = "nullable")]
+    priority: i64,
+    table: Option<i64>,
+    scope: Option<i64>,
 }
 
 /// What capabilities bring.
@@ -142,6 +168,11 @@ pub(super) struct ValidAttachment {
     ifname: String,
 }
 
+fn ipam<'de, D: Deserializer<'de>>(from: D) -> Result<Ipam, D::Error> {
+    let ipam: Option<Ipam> = Option::deserialize(from)?;
+    Ok(ipam.map(|ipam| Ipam { is_there: true, ..ipam }).unwrap_or_default())
+}
+
 /// A key whose value is `null` is as good as none.
 fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     from: D,
@@ -165,6 +196,17 @@ impl Config {
         Ok(config)
     }
 
+    /// Refuses what can be no result of the plugins before. What is to go goes whatever came before.
+    pub(super) fn check_previous(&self) -> Result<(), Fault> {
+        match self.prev_result.as_ref().filter(|it| !it.is_object()) {
+            Some(other) => {
+                let why = format!("prevResult: {other} is no result of a plugin; it is an object");
+                Err(Fault::configuration(why))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Refuses a version that we do not speak, or that does not have the command.
     pub(super) fn check_version(&self, needed: &str, command: &str) -> Result<(), Fault> {
         let place = |version: &str| VERSIONS.iter().position(|it| *it == version);
@@ -184,7 +226,13 @@ impl Config {
 
     /// Behind another plugin in the chain, whose interface gets ports and limits: there is nothing to give addresses of.
     pub(super) fn is_chained(&self) -> bool {
-        self.ipam.kind.is_empty()
+        !self.ipam.is_there
+    }
+
+    /// Frames only: `ipam` is there and empty, so nobody gets an address.
+    fn is_plain(&self) -> bool {
+        self.ipam.is_there
+            && self.ipam.kind.is_empty()
             && self.ipam.single.subnet.is_none()
             && self.ipam.ranges.is_empty()
     }
@@ -192,6 +240,9 @@ impl Config {
     /// The sets of ranges; one address comes out of each.
     pub(super) fn ranges(&self) -> Result<Vec<Vec<Range>>, Fault> {
         let ipam = &self.ipam;
+        if self.is_plain() {
+            return Ok(Vec::new());
+        }
         if !matches!(ipam.kind.as_str(), "host-local" | "telaio" | "telaio-cni") {
             let why = format!("ipam.type: {:?} is not supported; use host-local", ipam.kind);
             return Err(Fault::new(UNSUPPORTED_FIELD, why));
@@ -228,14 +279,11 @@ impl Config {
                 .ok_or_else(|| Fault::configuration(format!("vlan: {vlan} is not 1 to {VLAN_MAX}")))
         });
         let vlan = vlan.transpose()?;
-        if self.disable_container_interface {
-            let why = "disableContainerInterface: this plugin always switches the interface on";
-            return Err(Fault::new(UNSUPPORTED_FIELD, why));
-        }
+        let is_gateway = (self.is_gateway || self.is_default_gateway) && !self.is_plain();
+        self.refuse_unsupported(is_gateway)?;
         if let Some(mtu) = self.mtu.filter(|mtu| *mtu != 0 && !(68..=65535).contains(mtu)) {
             return Err(Fault::configuration(format!("mtu: {mtu} is not between 68 and 65535")));
         }
-        let is_gateway = self.is_gateway || self.is_default_gateway;
         let mut subnets: Vec<Subnet> = Vec::new();
         for range in sets.iter().flatten() {
             let subnet = Subnet { cidr: range.subnet, gateway: Some(range.gateway) };
@@ -261,6 +309,76 @@ impl Config {
             is_made: false,
             reaches: self.reaches.clone(),
         })
+    }
+
+    /// Keys of the reference plugins whose meaning would be lost without a word.
+    fn refuse_unsupported(&self, is_gateway: bool) -> Result<(), Fault> {
+        let routes = &self.ipam.routes;
+        let any = |of: fn(&RouteConfig) -> bool| routes.iter().any(of);
+        let has_vlan = self.vlan.is_some_and(|vlan| vlan != 0);
+        for (key, is_set, why) in [
+            (
+                "disableContainerInterface",
+                self.disable_container_interface,
+                "this plugin always switches the interface on",
+            ),
+            (
+                "vlanTrunk",
+                !self.vlan_trunk.is_empty(),
+                "a port is in one virtual network; use vlan",
+            ),
+            (
+                "preserveDefaultVlan",
+                self.preserve_default_vlan && has_vlan,
+                "a port is in the virtual network of vlan and no other; leave it out",
+            ),
+            ("forceAddress", self.force_address, "a bridge keeps the addresses that it has"),
+            (
+                "macspoofchk",
+                self.macspoofchk && !is_gateway,
+                "senders are checked with isGateway, and not on a plain bridge",
+            ),
+            (
+                "portIsolation",
+                self.port_isolation && !is_gateway,
+                "containers are apart with isGateway, and not on a plain bridge",
+            ),
+            ("enabledad", self.enabledad, "nobody else is asked whether he has an address"),
+            ("ipam.routes.mtu", any(|route| route.mtu != 0), "set mtu for the network"),
+            ("ipam.routes.advmss", any(|route| route.advmss != 0), "it cannot be set"),
+            ("ipam.routes.priority", any(|route| route.priority != 0), "it cannot be set"),
+            (
+                "ipam.routes.table",
+                any(|route| route.table.is_some()),
+                "routes are in the main table",
+            ),
+            (
+                "ipam.routes.scope",
+                any(|route| route.scope.is_some()),
+                "it follows from the gateway",
+            ),
+        ] {
+            if is_set {
+                let why = format!("{key} is not supported: {why}");
+                return Err(Fault::new(UNSUPPORTED_FIELD, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the result says of names: what the runtime wants, what the configuration says, what the file of `resolvConf` says.
+    pub(super) fn dns(&self) -> Result<Value, Fault> {
+        if let Some(dns) = self.runtime.dns.as_ref().or(self.dns.as_ref()) {
+            return Ok(dns.clone());
+        }
+        let path = &self.ipam.resolv_conf;
+        if path.is_empty() {
+            return Ok(json!({}));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Fault::configuration(format!("ipam.resolvConf: cannot read {path}: {error}"))
+        })?;
+        Ok(resolv_conf(&text))
     }
 
     /// The routes that the container gets.
@@ -301,6 +419,32 @@ impl RangeConfig {
         let gateway = ip("ipam.gateway", &self.gateway)?;
         Ok(Range::of(subnet, first, last, gateway)?)
     }
+}
+
+/// A file in the form of resolv.conf as CNI says it.
+fn resolv_conf(text: &str) -> Value {
+    let (mut servers, mut search, mut options) = (Vec::new(), Vec::new(), Vec::new());
+    let mut domain = None;
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("nameserver") => servers.extend(words.next()),
+            Some("domain") => domain = words.next(),
+            Some("search") => search = words.collect(),
+            Some("options") => options.extend(words),
+            _ => {}
+        }
+    }
+    let mut dns = json!({});
+    if let Some(domain) = domain {
+        dns["domain"] = domain.into();
+    }
+    for (key, values) in [("nameservers", servers), ("search", search), ("options", options)] {
+        if !values.is_empty() {
+            dns[key] = values.into();
+        }
+    }
+    dns
 }
 
 /// Ranges of one network have no address in common.

@@ -97,7 +97,7 @@ impl From<Error> for Fault {
             Error::Exhausted { .. } => EXHAUSTED,
             Error::PortTaken { .. } => PORT_TAKEN,
             Error::InterfaceExists { .. } => INTERFACE_EXISTS,
-            Error::Busy { .. } => TRY_AGAIN_LATER,
+            Error::Busy { .. } | Error::Unjudged { .. } => TRY_AGAIN_LATER,
             Error::Netns(NetnsError::System { source, .. })
                 if source.kind() == io::ErrorKind::NotFound =>
             {

@@ -6,7 +6,7 @@ use super::config::Config;
 use crate::attach::Attached;
 
 /// In the form of the version that was asked for.
-pub(super) fn of(config: &Config, attached: &Attached) -> Value {
+pub(super) fn of(config: &Config, attached: &Attached, dns: &Value) -> Value {
     let record = &attached.record;
     let is_new = config.cni_version == "1.1.0";
     let interface = |name: &str, mac: String, sandbox: Option<&str>| {
@@ -46,9 +46,11 @@ pub(super) fn of(config: &Config, attached: &Attached) -> Value {
     let mut result = json!({
         "cniVersion": config.cni_version,
         "interfaces": interfaces,
-        "ips": ips,
-        "dns": dns(config),
+        "dns": dns,
     });
+    if !ips.is_empty() {
+        result["ips"] = ips.into();
+    }
     let routes = routes(config, attached);
     if !routes.is_empty() {
         result["routes"] = routes.into();
@@ -82,11 +84,6 @@ pub(super) fn after(previous: &Value, mut own: Value) -> Value {
 /// With the length also where it is that of a single address.
 pub(super) fn with_length(inet: &cidr::IpInet) -> String {
     format!("{}/{}", inet.address(), inet.network_length())
-}
-
-fn dns(config: &Config) -> Value {
-    let dns = config.runtime.dns.clone().or_else(|| config.dns.clone());
-    dns.unwrap_or_else(|| json!({}))
 }
 
 fn routes(config: &Config, attached: &Attached) -> Vec<Value> {

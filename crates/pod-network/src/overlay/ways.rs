@@ -25,7 +25,7 @@ pub(crate) struct Synced {
 }
 
 /// What has to be there for a peer, as far as that can be.
-fn requests_for(
+pub(crate) fn requests_for(
     node: &LocalNode,
     ground: Ground,
     peer: &Peer,

@@ -11,7 +11,7 @@ use telaio_netlink::nftables::{Chain, Expression, Verdict};
 
 use super::facts::Direction;
 use super::layout::{Map, TABLE, gate_chain, nft_family};
-use super::numbers::Number;
+use super::numbers::{self, Number};
 use super::ports::{PortSet, protocol_number};
 use super::rules::{self, Words};
 use super::world::{Part, World};
@@ -150,6 +150,12 @@ pub fn compile_part(world: &World, part: &Part, families: &[IpFamily]) -> Items 
             let gate = world.grants.get(&(*profile, *class));
             number(Map::Grants, &[*profile, *class], gate.copied(), families)
         }
+        Part::Namespace(name) if world.has_policies(name) => {
+            let key = ElementKey::numbers(&numbers::of_text(name));
+            let at = |family: &IpFamily| Key::Element(*family, Map::Namespaces, key);
+            families.iter().map(|family| (at(family), Item::Present)).collect()
+        }
+        Part::Namespace(_) => Vec::new(),
         Part::Gate(gate) => match world.groups.get(*gate) {
             Some(ports) => {
                 families.iter().flat_map(|family| self::gate(*gate, ports, *family)).collect()

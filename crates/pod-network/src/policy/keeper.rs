@@ -18,12 +18,23 @@ use telaio_reconcile::{ApplyError, DriftReport, PartReconciler, SyncKind, SyncRe
 
 use super::compile::Key;
 use super::kernel::Kernel;
+use super::layout::Map;
+use super::newcomers::Newcomers;
 use super::world::{Part, World};
 
 /// How often the watcher looks whether it should end.
 const WATCH_PAUSE: Duration = Duration::from_millis(200);
 /// How many wrong things are named in the log.
 const DRIFT_NAMED_MAX: usize = 5;
+
+/// What a watching keeper tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Somebody else has touched the tables.
+    Drift,
+    /// Somebody has attached an instance.
+    Newcomer,
+}
 
 /// Keeps the tables of the network namespace in which it was made.
 #[derive(Debug)]
@@ -58,12 +69,25 @@ impl Keeper {
         &mut self.world
     }
 
-    /// From the first sync on, `suspect` is called when somebody else touched the tables, on a thread of its own. It
+    /// From the first sync on, `tell` is called when somebody else touched the tables, on a thread of its own. It
     /// should have [`sync`](Self::sync) called soon.
-    pub fn watch(&mut self, suspect: impl Fn() + Send + 'static) {
+    pub fn watch(&mut self, tell: impl Fn(Told) + Send + 'static) {
         let mut watch = Watch::default();
-        watch.suspect = Some(Box::new(suspect));
+        watch.tell = Some(Box::new(tell));
         self.watch = Some(watch);
+    }
+
+    /// The addresses that were attached here and that nobody has [released](Self::release).
+    pub fn newcomers(&mut self) -> Result<Newcomers, NetlinkError> {
+        Newcomers::read(self.reconciler.target_mut().nft())
+    }
+
+    /// These were heard of, or judged.
+    pub fn release(&mut self, newcomers: &Newcomers) -> Result<(), NetlinkError> {
+        if newcomers.is_empty() {
+            return Ok(());
+        }
+        newcomers.remove(self.reconciler.target_mut().nft())
     }
 
     /// Brings the tables up to date, as thoroughly as `kind` says.
@@ -140,7 +164,7 @@ fn log_drift(drift: &DriftReport<Key>) {
 /// The thread that notices what others change; ended when this is dropped.
 #[derive(Default)]
 struct Watch {
-    suspect: Option<Box<dyn Fn() + Send>>,
+    tell: Option<Box<dyn Fn(Told) + Send>>,
     thread: Option<JoinHandle<()>>,
     ending: Arc<AtomicBool>,
 }
@@ -154,7 +178,7 @@ impl std::fmt::Debug for Watch {
 impl Watch {
     /// Begins to watch. Without a watcher drift is found by the periodic sync.
     fn start(&mut self, own_port: u32, touched: &Arc<Mutex<Touched>>) {
-        let Some(suspect) = self.suspect.take() else { return };
+        let Some(tell) = self.tell.take() else { return };
         let watcher = match Watcher::open(own_port, super::layout::TABLE) {
             Ok(watcher) => watcher,
             Err(error) => {
@@ -163,7 +187,7 @@ impl Watch {
             }
         };
         let (touched, ending) = (Arc::clone(touched), Arc::clone(&self.ending));
-        let run = move || watch_all(watcher, &ending, &touched, suspect.as_ref());
+        let run = move || watch_all(watcher, &ending, &touched, tell.as_ref());
         match thread::Builder::new().name("telaio-policies".into()).spawn(run) {
             Ok(thread) => self.thread = Some(thread),
             Err(error) => tracing::warn!(%error, "cannot watch nftables: no thread"),
@@ -186,14 +210,22 @@ fn watch_all(
     mut watcher: Watcher,
     ending: &AtomicBool,
     touched: &Mutex<Touched>,
-    suspect: &dyn Fn(),
+    tell: &dyn Fn(Told),
 ) {
     while !ending.load(Ordering::Relaxed) {
         match watcher.next(WATCH_PAUSE) {
-            Ok(Some(notice)) => {
-                tracing::debug!(process = notice.process, "somebody changed our table");
-                touched.lock().add(notice.touched);
-                suspect();
+            Ok(Some(mut notice)) => {
+                let is_mailbox = |name: &str| Map::named(name).is_some_and(Map::is_mailbox);
+                let count = notice.touched.elements.len();
+                notice.touched.elements.retain(|(_, name), _| !is_mailbox(name));
+                if notice.touched.elements.len() < count {
+                    tell(Told::Newcomer);
+                }
+                if !notice.touched.is_nothing() {
+                    tracing::debug!(process = notice.process, "somebody changed our table");
+                    touched.lock().add(notice.touched);
+                    tell(Told::Drift);
+                }
             }
             Ok(None) => {}
             Err(error) => {

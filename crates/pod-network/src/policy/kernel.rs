@@ -41,6 +41,11 @@ impl Kernel {
         self.nft.port()
     }
 
+    /// The connection, for what is in the tables and not compiled.
+    pub(super) fn nft(&mut self) -> &mut Nftables {
+        &mut self.nft
+    }
+
     /// The ruleset's generation: as long as it stays the same nobody has changed any table.
     pub fn generation(&mut self) -> Option<u32> {
         self.nft.generation().ok()
@@ -80,7 +85,8 @@ impl Kernel {
                 set.key_len == lengths.0 && (map.is_verdicts() || set.data_len == lengths.1)
             });
             items.insert(key, if map.is_some() { Item::Set } else { Item::Foreign });
-            let Some(map) = map else { continue };
+            // What others put there is not ours to judge.
+            let Some(map) = map.filter(|map| !map.is_mailbox()) else { continue };
             let mut found: Vec<(Key, Item)> = Vec::new();
             self.nft.elements(of, TABLE, &set.name, |element| match element {
                 None => found.clear(),
@@ -114,6 +120,9 @@ impl Kernel {
             let (Some(family), Some(map)) = (family_of(*nft), Map::named(name)) else {
                 return Ok(None);
             };
+            if map.is_mailbox() {
+                continue;
+            }
             let mut all_told = true;
             let keys = keys.iter().map(Vec::as_slice);
             self.nft.elements_at(*nft, TABLE, name, keys, |key, element| {

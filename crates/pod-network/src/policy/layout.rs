@@ -13,6 +13,11 @@
 //! | `open` | profile | the gate for anybody |
 //! | `gates` | gate | where to go: a chain `gate-…`, or back: everything may pass |
 //! | `ports-N` | gate . protocol . the first N bits of a port | |
+//! | `namespaces` | namespace with policies, by a hash of its name | |
+//! | `unjudged` | address of an instance of such a namespace that is new here | |
+//! | `arrived` | address of any instance that is new here | |
+//!
+//! The last two are filled by whoever attaches instances; see [`newcomers`](super::newcomers).
 //!
 //! A packet that begins a connection goes `policies` → `egress` (back if it may go on) → `ingress`. Profiles, classes and gates
 //! are numbers, and only gates lead to verdicts: the kernel checks every verdict of a table whenever one changes, so there are
@@ -80,11 +85,17 @@ pub enum Map {
     Gates,
     /// Ports by so many of their bits.
     Ports(u8),
+    /// Namespaces that have policies.
+    Namespaces,
+    /// Addresses of instances that nobody has judged yet: nothing comes from them or goes to them.
+    Unjudged,
+    /// Addresses that somebody has attached and that we have not seen yet.
+    Arrived,
 }
 
 impl Map {
     /// Those that are always there.
-    pub(super) const FIXED: [Self; 7] = [
+    pub(super) const FIXED: [Self; 10] = [
         Self::Profiles(Direction::Ingress),
         Self::Profiles(Direction::Egress),
         Self::Own,
@@ -92,6 +103,9 @@ impl Map {
         Self::Grants,
         Self::Open,
         Self::Gates,
+        Self::Namespaces,
+        Self::Unjudged,
+        Self::Arrived,
     ];
 
     /// Its name.
@@ -106,6 +120,9 @@ impl Map {
             Self::Open => "open".to_owned(),
             Self::Gates => "gates".to_owned(),
             Self::Ports(len) => format!("ports-{len}"),
+            Self::Namespaces => "namespaces".to_owned(),
+            Self::Unjudged => "unjudged".to_owned(),
+            Self::Arrived => "arrived".to_owned(),
         }
     }
 
@@ -126,9 +143,11 @@ impl Map {
             IpFamily::V6 => DataType::Ipv6,
         };
         match self {
-            Self::Profiles(_) | Self::Peers | Self::Blocks(_) => vec![address],
+            Self::Profiles(_) | Self::Peers | Self::Blocks(_) | Self::Unjudged | Self::Arrived => {
+                vec![address]
+            }
             Self::Own => vec![address, address],
-            Self::Grants => vec![DataType::Mark, DataType::Mark],
+            Self::Grants | Self::Namespaces => vec![DataType::Mark, DataType::Mark],
             Self::Open | Self::Gates => vec![DataType::Mark],
             Self::Ports(_) => vec![DataType::Mark, DataType::Protocol, DataType::Port],
         }
@@ -136,7 +155,13 @@ impl Map {
 
     /// Its values are numbers.
     pub(super) fn has_values(self) -> bool {
-        !matches!(self, Self::Own | Self::Ports(_) | Self::Gates)
+        let is_set = self == Self::Namespaces || self.is_mailbox();
+        !is_set && !matches!(self, Self::Own | Self::Ports(_) | Self::Gates)
+    }
+
+    /// Its elements are put there by others, who attach instances.
+    pub(super) fn is_mailbox(self) -> bool {
+        matches!(self, Self::Unjudged | Self::Arrived)
     }
 
     /// Its values are verdicts.

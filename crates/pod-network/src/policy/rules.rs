@@ -62,12 +62,22 @@ impl Words {
         if self.family == IpFamily::V6 {
             rules.extend(NEIGHBOUR_TYPES.map(accept_icmpv6));
         }
+        for field in [Field::Source, Field::Destination] {
+            rules.push(self.drop_unjudged(field));
+        }
         for direction in [Direction::Egress, Direction::Ingress] {
             let mut rule = self.profile(direction);
             rule.push(verdict(Verdict::Jump(judge_chain(direction).to_owned())));
             rules.push(rule);
         }
         rules
+    }
+
+    /// Nothing comes from an instance, or goes to it, as long as nobody has judged what it may.
+    fn drop_unjudged(self, field: Field) -> Rule {
+        let set = Map::Unjudged.name();
+        let known = Expression::InSet { set, key: ADDRESS, inverted: false };
+        vec![self.load(field), known, verdict(Verdict::Drop)]
     }
 
     fn judge(self, direction: Direction, block_lengths: &[u8]) -> Vec<Rule> {

@@ -45,6 +45,8 @@ pub enum Part {
     Grant(Number, Number),
     /// A set of ports.
     Gate(Number),
+    /// Whether a namespace has policies.
+    Namespace(Arc<str>),
 }
 
 /// What is known about an address.
@@ -142,11 +144,15 @@ impl World {
         if self.policies.get(key) == policy.as_ref() {
             return;
         }
+        let had_policies = self.has_policies(&key.namespace);
         match policy {
             Some(policy) => _ = self.policies.insert(key.clone(), policy),
             None => _ = self.policies.remove(key),
         }
         self.stale.policies.insert(Arc::clone(&key.namespace));
+        if had_policies != self.has_policies(&key.namespace) {
+            self.changed.insert(Part::Namespace(Arc::clone(&key.namespace)));
+        }
     }
 
     /// A pod is now this, or is no more.
@@ -199,6 +205,21 @@ impl World {
         self.attached.keys()
     }
 
+    /// Whether a namespace has policies.
+    pub(super) fn has_policies(&self, namespace: &Arc<str>) -> bool {
+        in_namespace(&self.policies, namespace).next().is_some()
+    }
+
+    /// Whether all is known that decides what an address may that was given to a pod here: the pod itself, unless its
+    /// namespace has no policies.
+    pub fn can_judge(&self, key: &ObjectKey, ip: IpAddr) -> bool {
+        let is_known = || {
+            self.pods.get(key).is_some_and(|pod| self.is_here(pod) && !pod.host_network)
+                && self.addresses_of(key).contains(&ip)
+        };
+        !self.has_policies(&key.namespace) || is_known()
+    }
+
     /// Works out what has changed since the last time, and tells it.
     pub fn settle(&mut self) -> BTreeSet<Part> {
         let mut news = grants::News::default();
@@ -219,7 +240,10 @@ impl World {
         let open = self.open.keys().copied().map(Part::Open);
         let grants = self.grants.keys().map(|(profile, class)| Part::Grant(*profile, *class));
         let gates = self.groups.iter().map(|(number, _)| Part::Gate(number));
-        let all = addresses.chain(blocks).chain(open).chain(grants).chain(gates);
+        let namespaces: BTreeSet<&Arc<str>> =
+            self.policies.keys().map(|key| &key.namespace).collect();
+        let namespaces = namespaces.into_iter().cloned().map(Part::Namespace);
+        let all = addresses.chain(blocks).chain(open).chain(grants).chain(gates).chain(namespaces);
         [Part::Base].into_iter().chain(all).collect()
     }
 

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use telaio_model::IpFamily;
-use telaio_pod_network::policy::{Keeper, Kernel, TABLE};
+use telaio_pod_network::policy::{Keeper, Kernel, TABLE, Told};
 use telaio_reconcile::{SyncKind, Target};
 
 use crate::cases;
@@ -27,7 +27,7 @@ fn what_others_break_is_told_and_mended() {
             }
         }
         let (sender, suspected) = mpsc::channel();
-        keeper.watch(move || _ = sender.send(()));
+        keeper.watch(move |told| _ = sender.send(told));
         keeper.sync(SyncKind::Changes).unwrap();
         let read = || Kernel::open(&IpFamily::ALL).unwrap().observe().unwrap().items;
         let wanted = read();
@@ -43,7 +43,7 @@ fn what_others_break_is_told_and_mended() {
             let words: Vec<&str> = damage.split(' ').collect();
             nft(&words);
             assert_ne!(read(), wanted, "{damage}");
-            suspected.recv_timeout(PATIENCE).expect("it is noticed");
+            assert_eq!(suspected.recv_timeout(PATIENCE).expect("it is noticed"), Told::Drift);
             let report = keeper.sync(SyncKind::Drift).unwrap();
             assert!(report.drift_repairs > 0, "{damage}: {report:?}");
             assert_eq!(read(), wanted, "{damage}");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use telaio_brain::Wants;
 use telaio_source::SourceSpec;
 use tonic::transport::ServerTlsConfig;
 
@@ -70,7 +71,8 @@ async fn serve(
         spec: spec.clone(),
         programming: None,
         overrides_namespace: args.source.overrides_namespace.clone(),
-        overlay: String::new(),
+        wants: Wants::default(),
+        asking: gui::UrlAsking::of(spec),
     };
     let admin = gui::admin(&args.listen, &args.state.state_dir, options).await?;
     let _servers = Servers::start(&args.listen, &monitor, admin)?;

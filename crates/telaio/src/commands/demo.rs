@@ -128,7 +128,8 @@ impl Demo {
             spec: spec.clone(),
             programming: None,
             overrides_namespace: String::new(),
-            overlay: String::new(),
+            wants: feeder::wants(),
+            asking: gui::UrlAsking::of(&spec),
         };
         let admin = gui::admin(&listen, &stage.state(), options).await?;
         let token = telaio_gui::token::read(&stage.state().join(gui::TOKEN_FILE));

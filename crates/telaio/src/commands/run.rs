@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use telaio_api::sets;
+use telaio_model::Kind;
 #[cfg(target_os = "linux")]
 use telaio_reconcile::PacerConfig;
 use telaio_reconcile::SyncHandle;
@@ -25,7 +27,7 @@ use crate::cli::{Command, RunArgs};
 use crate::exit::CommandError;
 use crate::feeder::{Feeder, FeederEvent, ViewOrigin, wants_for};
 use crate::file_limit;
-use crate::gui::{self, AdminOptions, Programming};
+use crate::gui::{self, AdminOptions, Programming, UrlAsking};
 #[cfg(unix)]
 use crate::ingress::{self, Handover, IngressPlane, LogFiles, PlaneOptions, Sockets, Told};
 use crate::logging::Logging;
@@ -199,7 +201,9 @@ impl Origin {
             && args.api_listen.is_none()
         {
             let source = Arc::new(Status::default());
-            let options = view_options(url, &args.tls, &args.planes)?;
+            let mut options = view_options(url, &args.tls, &args.planes)?;
+            // For the admin API, which shows what people decided.
+            options.sets.extend(sets::set_of(Kind::Override));
             let view = ViewOrigin::Brain(options, Arc::clone(&source));
             return Ok(Self { supply: None, view, source });
         }
@@ -279,7 +283,8 @@ impl Agent {
                     args: args.proxy.clone(),
                 }),
                 overrides_namespace: args.source.overrides_namespace.clone(),
-                overlay: overlay(args),
+                wants: wants_for(&args.planes),
+                asking: asking(args, spec, &view),
             };
             let admin = gui::admin(&args.listen, &args.state.state_dir, options).await?;
             Some(Servers::start(&args.listen, &monitor, admin)?)
@@ -466,16 +471,18 @@ impl Agent {
     }
 }
 
-/// How pods of other nodes are reached, if there are any.
-#[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "there is no pods plane"))]
-fn overlay(args: &RunArgs) -> String {
-    #[cfg(target_os = "linux")]
-    if args.planes.contains(&Plane::Pods) {
-        use clap::ValueEnum;
-        let name = args.pods.pod_backend.to_possible_value();
-        return name.map(|name| name.get_name().to_owned()).unwrap_or_default();
-    }
-    String::new()
+/// How the ingress decides, for the admin API.
+fn asking(args: &RunArgs, spec: &SourceSpec, view: &ViewOrigin) -> UrlAsking {
+    let brain = match view {
+        ViewOrigin::Brain(options, _) => Some(options.clone()),
+        ViewOrigin::Store(..) => None,
+    };
+    let asking = UrlAsking { brain, ..UrlAsking::of(spec) };
+    #[cfg(unix)]
+    let asking = UrlAsking { gateway: args.ingress.gateway_settings(spec), ..asking };
+    #[cfg(not(unix))]
+    let _ = args;
+    asking
 }
 
 /// What is fed, if anything is.

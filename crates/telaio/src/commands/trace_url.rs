@@ -6,20 +6,22 @@ use std::io::Write;
 
 use serde::Serialize;
 use telaio_brain::LocalWatch;
-use telaio_gateway::class::ClassSettings;
 use telaio_gateway::listener::all_events;
 use telaio_gateway::{Gateway, GatewaySettings, IngressEvent};
 use telaio_gui::values::trace::{TraceAnswer, TraceStep};
 use telaio_http_proxy::router::Compiled;
 use telaio_http_proxy::table::{
-    Action, Auth, EndpointAddress, EndpointState, PathMatch, Redirect, TableChange, TlsRedirect,
+    Action, Auth, BackendId, EndpointAddress, EndpointState, PathMatch, Redirect, TableChange,
+    TlsRedirect,
 };
+use telaio_http_proxy::tls::CertificateStore;
+use telaio_http_proxy::tls::store::CertificatesChange;
 use telaio_http_proxy::{HttpProxy, ProxySettings, RequestHead};
-use telaio_model::ObjectKey;
-use telaio_source::SourceSpec;
+use telaio_model::{ObjectKey, Op, Override};
 
 use crate::cli::{Output, TraceArgs};
 use crate::exit::CommandError;
+use crate::gui::UrlAsking;
 use crate::ingress::wants;
 use crate::plane::Plane;
 use crate::progress;
@@ -52,6 +54,9 @@ struct Answer {
     via: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
+    /// All that happens, in order, from the connection on.
+    #[serde(skip)]
+    steps: Vec<TraceStep>,
 }
 
 /// Says what a request for `url` meets.
@@ -77,9 +82,12 @@ pub(super) fn trace_url(
         let loaded = progress::shown(&reading, load).await?;
         let mut watch = LocalWatch::new(&loaded.store, node.as_str(), wants());
         let ops = watch.next().await.map_err(|error| CommandError::Failed(error.into()))?;
-        let classless = matches!(spec, SourceSpec::Dir(_));
-        let answer = answer(ops, classless, &asked).await?;
-        Ok::<_, CommandError>((answer, loaded.status))
+        Ok::<_, CommandError>((ops.collect::<Vec<_>>(), loaded.status))
+    });
+    let settings = UrlAsking::of(&spec).gateway;
+    let answer = answer.and_then(|(ops, status)| {
+        let answer = runtime.block_on(answer_of(ops.into_iter(), settings, &asked))?;
+        Ok((answer, status))
     });
     runtime.shutdown_background();
     let (answer, status) = answer?;
@@ -94,26 +102,16 @@ pub(super) fn trace_url(
     super::report_problems(&spec, &status)
 }
 
-/// What a request for `url` meets with this view, for the admin API.
-pub(crate) async fn trace_url_of(
-    ops: Vec<telaio_model::Op>,
-    classless: bool,
+/// What a request for `url` meets with this view and these settings, for the admin API. All routes are compiled for it,
+/// so it takes its time.
+pub(crate) fn trace_url_of(
+    ops: Vec<Op>,
+    settings: GatewaySettings,
     url: &str,
 ) -> Result<TraceAnswer, CommandError> {
     let asked = Asked::parse(url)?;
-    let found = answer(ops.into_iter(), classless, &asked).await?;
-    let mut steps: Vec<TraceStep> = Vec::new();
-    let mut step = |text: String| steps.push(TraceStep { text, decides: false });
-    if let (Some(route), Some(matched)) = (&found.route, &found.matched) {
-        step(format!("the route {route} matches: {matched}"));
-    }
-    found.via.iter().cloned().for_each(&mut step);
-    if !found.backends.is_empty() {
-        step(format!("it goes to {}", found.backends.join(", ")));
-    }
-    if let Some(last) = steps.last_mut() {
-        last.decides = true;
-    }
+    let answering = answer_of(ops.into_iter(), settings, &asked);
+    let found = tokio::runtime::Handle::current().block_on(answering)?;
     let said = match (found.verdict, found.status, &found.location) {
         ("forward", ..) => format!("goes to one of {} endpoints", found.endpoints.len()),
         (_, Some(status), Some(location)) => format!("is answered with {status} to {location}"),
@@ -124,7 +122,7 @@ pub(crate) async fn trace_url_of(
         kind: "url".to_owned(),
         verdict: found.verdict.to_owned(),
         summary: format!("{url} {said}"),
-        steps,
+        steps: found.steps,
         endpoints: found.endpoints,
         draining: found.draining,
         route: found.route,
@@ -134,6 +132,18 @@ pub(crate) async fn trace_url_of(
         warnings: found.warnings,
         ..TraceAnswer::default()
     })
+}
+
+/// Who paused a route, and until when.
+fn pause_text(pause: &Override) -> String {
+    let by = if pause.by.is_empty() { "somebody" } else { &*pause.by };
+    let until = pause.until_s.and_then(|until| jiff::Timestamp::from_second(until).ok());
+    let until = match until {
+        Some(until) => format!("until {until}"),
+        None => "until somebody resumes it".to_owned(),
+    };
+    let why = if pause.reason.is_empty() { String::new() } else { format!(": {}", pause.reason) };
+    format!("{by} paused it, {until} (override {}){why}", pause.meta.key)
 }
 
 /// A URL that is asked for.
@@ -166,15 +176,15 @@ impl Asked {
     }
 }
 
-async fn answer(
-    ops: impl Iterator<Item = telaio_model::Op>,
-    classless: bool,
+async fn answer_of(
+    ops: impl Iterator<Item = Op>,
+    settings: GatewaySettings,
     asked: &Asked,
 ) -> Result<Answer, CommandError> {
-    let class = ClassSettings { classless, ..ClassSettings::default() };
-    let mut gateway = Gateway::new(GatewaySettings { class, ..GatewaySettings::default() });
+    let mut gateway = Gateway::new(settings);
     let proxy = HttpProxy::new(ProxySettings::default());
     let mut table = TableChange::default();
+    let ops = ops.chain([Op::Sync]);
     let events = all_events(ops).await.map_err(|error| CommandError::Failed(error.into()))?;
     for event in events {
         if event == IngressEvent::Synced {
@@ -185,77 +195,190 @@ async fn answer(
             gateway.take(event);
         }
     }
+    let mut answer = Answer::default();
+    if let Some(passed) = answer.connected(asked, &table)? {
+        return Ok(passed);
+    }
     let router = proxy.router();
     let Some(found) = router.get_backend(&asked.request) else {
-        let via = vec!["no route has this host and path: 404".to_owned()];
-        return Ok(Answer { verdict: "none", status: Some(404), via, ..Answer::default() });
+        let text = "no route has this host and path: 404";
+        answer.pass("route", text, true);
+        return Ok(Answer { verdict: "none", status: Some(404), ..answer });
     };
-    Ok(Answer::of(found, asked, &gateway, &table))
+    Ok(answer.routed(found, asked, &gateway, &table))
 }
 
 impl Answer {
-    fn of(found: &Compiled, asked: &Asked, gateway: &Gateway, table: &TableChange) -> Self {
+    fn step(&mut self, kind: &str, text: impl Into<String>, decides: bool) {
+        self.steps.push(TraceStep { text: text.into(), decides, kind: kind.to_owned() });
+    }
+
+    /// A step that the command line tells too.
+    fn pass(&mut self, kind: &str, text: impl Into<String>, decides: bool) {
+        let text = text.into();
+        self.via.push(text.clone());
+        self.step(kind, text, decides);
+    }
+
+    /// From the connection to the request. The whole answer, where TLS is passed on unopened.
+    fn connected(
+        &mut self,
+        asked: &Asked,
+        table: &TableChange,
+    ) -> Result<Option<Self>, CommandError> {
+        let host = asked.request.host().to_ascii_lowercase();
+        if !asked.tls {
+            self.step(
+                "listener",
+                format!("it comes to the port for http, for the host {host}"),
+                false,
+            );
+            return Ok(None);
+        }
+        let is_name = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_err();
+        let name =
+            if is_name { format!("the name {host} (SNI)") } else { "no name (SNI)".to_owned() };
+        self.step("listener", format!("it comes to the port for https, with {name}"), false);
+        let parent = host.split_once('.').map(|(_, rest)| format!("*.{rest}"));
+        let own = |it: &&str| table.passthrough.get(*it).and_then(Option::as_ref);
+        let names = [Some(host.as_str()), parent.as_deref()];
+        if let Some(backend) = names.into_iter().flatten().find_map(|it| own(&it)) {
+            let text =
+                "its TLS is passed on unopened: no route and no certificate of ours has a say";
+            let mut answer = std::mem::take(self);
+            answer.pass("certificate", text, true);
+            answer.lead_to(backend, table);
+            answer.step("backend", format!("it goes to {backend}"), false);
+            return Ok(Some(Self { verdict: "forward", ..answer }));
+        }
+        let store = CertificateStore::new().map_err(|error| CommandError::Failed(error.into()))?;
+        let errors = store.apply(CertificatesChange {
+            certificates: &table.certificates,
+            default: table.default_certificate.as_ref(),
+        });
+        for (secret, error) in errors {
+            self.warnings.push(format!("the certificate of {secret} cannot be used: {error}"));
+        }
+        let all = store.certificates();
+        let of = |wanted: &str| all.iter().find(|it| it.hosts.iter().any(|host| host == wanted));
+        let own = of(&host).or_else(|| of(parent.as_deref()?));
+        let found = own.or_else(|| all.iter().find(|it| it.default));
+        let text = match found.map(|it| (it, it.secret.as_deref())) {
+            Some((it, Some(secret))) => {
+                let end = jiff::Timestamp::from_second(it.not_after_s);
+                let end = end.map(|end| format!(", which holds until {end}")).unwrap_or_default();
+                let why = if own.is_none() { ", as that for hosts without another" } else { "" };
+                format!("it gets the certificate of {secret}{end}{why}")
+            }
+            _ => "it gets the certificate that telaio made itself, as no Secret has one for it: \
+                  browsers refuse that"
+                .to_owned(),
+        };
+        self.step("certificate", text, false);
+        Ok(None)
+    }
+
+    fn routed(
+        mut self,
+        found: &Compiled,
+        asked: &Asked,
+        gateway: &Gateway,
+        table: &TableChange,
+    ) -> Self {
         let route = &found.route;
         let (PathMatch::Exact(path) | PathMatch::Prefix(path) | PathMatch::Regex(path)) =
             &route.path;
-        let mut answer = Self {
-            verdict: "forward",
-            route: Some(route.id.to_string()),
-            matched: Some(format!("{:?} {path}", route.host)),
-            ..Self::default()
+        let how = match &route.path {
+            PathMatch::Exact(_) => "to the letter",
+            PathMatch::Prefix(_) => "as a prefix",
+            PathMatch::Regex(_) => "as an expression",
         };
+        let matched = format!("{} {path}", route.host);
+        let how: Vec<String> = [how.to_owned()]
+            .into_iter()
+            .chain(route.also.iter().map(ToString::to_string))
+            .collect();
+        let how = how.join(", ");
+        self.verdict = "forward";
+        self.route = Some(route.id.to_string());
+        self.step("route", format!("the route {} has {matched} ({how})", route.id), false);
+        self.matched = Some(matched);
+        let route_step = self.steps.len() - 1;
         let mut owner = route.id.splitn(3, '/');
+        let mut pause = None;
         if let (Some(namespace), Some(name)) = (owner.next(), owner.next()) {
             let key = ObjectKey::new(namespace, name);
             let told = gateway.warnings().filter(|it| it.ingress == key);
-            answer.warnings = told.map(ToString::to_string).collect();
+            self.warnings.extend(told.map(ToString::to_string));
+            pause = gateway.pause_of(&key, &route.host, &route.path);
         }
-        let policy = &route.policy;
+        let mut answer = match self.checked(found, asked) {
+            Ok(answer) => answer,
+            Err(refused) => return *refused,
+        };
+        if let Some(pause) = pause {
+            answer.pass("pause", pause_text(pause), true);
+        }
+        answer = match &route.action {
+            Action::Redirect(redirect) => answer.redirected(redirect, asked),
+            Action::Respond(fixed) => {
+                answer.step("action", format!("it is answered with {}", fixed.status), false);
+                Self { verdict: "respond", status: Some(fixed.status), ..answer }
+            }
+            Action::Forward(_) => answer.forwarded(found, asked, table),
+        };
+        // What comes after only follows from the route, unless it says otherwise.
+        if !answer.steps.iter().any(|step| step.decides) {
+            answer.steps[route_step].decides = true;
+        }
+        answer
+    }
+
+    /// What a policy has to say before the route's action; the whole answer, where that is all.
+    fn checked(mut self, found: &Compiled, asked: &Asked) -> Result<Self, Box<Self>> {
+        let policy = &found.route.policy;
         if !policy.sources.allow.is_empty() || !policy.sources.deny.is_empty() {
-            answer.via.push("the client's address is checked: 403".to_owned());
+            self.pass("policy", "the client's address is checked: 403", false);
         }
         if !policy.rates.is_empty() || policy.connections_max.is_some() {
-            answer.via.push("the client's rate is limited: 429".to_owned());
+            self.pass("policy", "the client's rate is limited: 429", false);
         }
         if let TlsRedirect::On(status) = policy.tls_redirect
             && !asked.tls
         {
             let location = format!("https://{}{}", asked.authority, asked.target);
-            return Self {
+            self.step("policy", format!("who comes by http is sent to https: {status}"), true);
+            return Err(Box::new(Self {
                 verdict: "redirect",
                 status: Some(status),
                 location: Some(location),
-                ..answer
-            };
+                ..self
+            }));
         }
         for auth in &policy.auth {
             match auth {
                 Auth::Deny(why) => {
-                    answer.via.push(format!("nobody comes in: {why}"));
-                    return Self { verdict: "deny", status: Some(403), ..answer };
+                    self.pass("policy", format!("nobody comes in: {why}"), true);
+                    return Err(Box::new(Self { verdict: "deny", status: Some(403), ..self }));
                 }
                 Auth::Basic(_) => {
-                    answer.via.push("a name and password are asked for: 401".to_owned());
+                    self.pass("policy", "a name and password are asked for: 401", false);
                 }
-                Auth::Forward(forward) => answer.via.push(format!("{} is asked", forward.url)),
+                Auth::Forward(forward) => {
+                    self.pass("policy", format!("{} is asked", forward.url), false);
+                }
             }
         }
         if policy.client_tls.is_some() {
-            answer.via.push("a client's certificate is asked for".to_owned());
+            self.pass("policy", "a client's certificate is asked for", false);
         }
         if policy.cache.is_some() {
-            answer.via.push("the cache is looked at".to_owned());
+            self.pass("policy", "the cache is looked at", false);
         }
-        match &route.action {
-            Action::Redirect(redirect) => answer.redirected(redirect, asked),
-            Action::Respond(fixed) => {
-                Self { verdict: "respond", status: Some(fixed.status), ..answer }
-            }
-            Action::Forward(_) => answer.forwarded(found, asked, table),
-        }
+        Ok(self)
     }
 
-    fn redirected(self, redirect: &Redirect, asked: &Asked) -> Self {
+    fn redirected(mut self, redirect: &Redirect, asked: &Asked) -> Self {
         let scheme = redirect.scheme.as_deref().unwrap_or(if asked.tls { "https" } else { "http" });
         let host = redirect.host.as_deref().unwrap_or(&asked.authority);
         let port = redirect.port.map(|port| format!(":{port}")).unwrap_or_default();
@@ -265,6 +388,7 @@ impl Answer {
             None => format!("{scheme}://{host}{port}{path}"),
         };
         let status = if redirect.status == 0 { 308 } else { redirect.status };
+        self.step("action", format!("it is sent to {location}: {status}"), false);
         Self { verdict: "redirect", status: Some(status), location: Some(location), ..self }
     }
 
@@ -272,28 +396,43 @@ impl Answer {
         let path = asked.target.split('?').next().unwrap_or("/");
         self.rewritten = found.rewritten(path);
         if !found.canaries.is_empty() {
-            self.via.push(format!("{} canaries take their share", found.canaries.len()));
+            self.pass(
+                "policy",
+                format!("{} canaries take their share", found.canaries.len()),
+                false,
+            );
+        }
+        if let Some(path) = self.rewritten.clone() {
+            self.step("policy", format!("the backend is asked for {path}"), false);
         }
         for target in &found.targets {
-            let id = target.upstream.id();
-            self.backends.push(id.to_string());
-            let backend = table.backends.get(id).and_then(Option::as_ref);
-            for endpoint in backend.iter().flat_map(|backend| &backend.endpoints) {
-                let text = match &endpoint.address {
-                    EndpointAddress::Socket(address) => address.to_string(),
-                    EndpointAddress::Name(name, port) => format!("{name}:{port}"),
-                };
-                match endpoint.state {
-                    EndpointState::Ready => self.endpoints.push(text),
-                    EndpointState::Draining => self.draining.push(text),
-                }
+            self.lead_to(target.upstream.id(), table);
+        }
+        if !self.backends.is_empty() {
+            let text = format!("it goes to {}", self.backends.join(", "));
+            self.step("backend", text, false);
+        }
+        if self.endpoints.is_empty() {
+            self.pass("backend", "no endpoint is ready: 503", true);
+        }
+        self
+    }
+
+    /// A backend that it can go to, with its endpoints.
+    fn lead_to(&mut self, id: &BackendId, table: &TableChange) {
+        self.backends.push(id.to_string());
+        let backend = table.backends.get(id).and_then(Option::as_ref);
+        for endpoint in backend.iter().flat_map(|backend| &backend.endpoints) {
+            let text = match &endpoint.address {
+                EndpointAddress::Socket(address) => address.to_string(),
+                EndpointAddress::Name(name, port) => format!("{name}:{port}"),
+            };
+            match endpoint.state {
+                EndpointState::Ready => self.endpoints.push(text),
+                EndpointState::Draining => self.draining.push(text),
             }
         }
         self.endpoints.sort();
-        if self.endpoints.is_empty() {
-            self.via.push("no endpoint is ready: 503".to_owned());
-        }
-        self
     }
 
     fn text(&self, url: &str) -> String {

@@ -16,6 +16,8 @@ use crate::monitor::Monitor;
 
 /// How long those who ask wait.
 const WAIT_MAX: Duration = Duration::from_millis(500);
+/// And where nothing was ever said: nothing at all would be shown.
+const FIRST_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How long the last lists are shown when there are no newer ones, and how long figures: old ones would
 /// pass for a standstill.
 const LISTS_AGE_MAX: Duration = Duration::from_mins(1);
@@ -93,7 +95,9 @@ impl<T: Clone + Send + 'static> Question<T> {
                 drop(turn);
             });
             // Whoever waits too long goes without; the question stands.
-            let _ = tokio::time::timeout(WAIT_MAX, work).await;
+            let is_first = self.said.lock().is_none();
+            let wait_max = if is_first { FIRST_WAIT_MAX } else { WAIT_MAX };
+            let _ = tokio::time::timeout(wait_max, work).await;
         }
         let said = self.said.lock();
         let (at, answer) = said.as_ref()?;

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use telaio_brain::Store;
-use telaio_gui::values::service::{Connections, EndpointItem};
+use telaio_gui::values::service::{Connections, EndpointItem, ServiceTraffic};
 use telaio_model::{ObjectKey, Protocol, Service};
 
 use super::Programming;
@@ -24,6 +23,10 @@ const REST_FACTOR: u32 = 20;
 const WAIT_MAX: Duration = Duration::from_millis(500);
 /// How many pairs of a service and an endpoint are told apart.
 const ENDPOINTS_MAX: usize = 200_000;
+
+/// Why the kernel has no figures of a service. A counter in a rule or in conntrack would cost every packet.
+const NOT_COUNTED: &str = "only IPVS counts packets and bytes per service: in rules and in the connection table a \
+                           counter would cost every packet (docs/admin.md)";
 
 /// The sum of all.
 pub(super) fn sum(all: &[Connections]) -> Connections {
@@ -39,11 +42,21 @@ pub(super) struct Counted {
     endpoints: HashMap<ObjectKey, HashMap<SocketAddr, Connections>>,
     /// Why there are no figures, or not all.
     pub(super) reason: Option<String>,
+    /// What the kernel counts itself, per service; none where it does not.
+    traffic: Option<HashMap<ObjectKey, ServiceTraffic>>,
+    /// Why there is none of that.
+    pub(super) traffic_reason: Option<String>,
 }
 
 impl Counted {
     fn nothing(reason: impl Into<String>) -> Self {
-        Self { reason: Some(reason.into()), ..Self::default() }
+        let reason = Some(reason.into());
+        Self { traffic_reason: reason.clone(), reason, ..Self::default() }
+    }
+
+    /// What the kernel has counted for a service.
+    pub(super) fn of_traffic(&self, key: &ObjectKey) -> Option<ServiceTraffic> {
+        Some(self.traffic.as_ref()?.get(key).copied().unwrap_or_default())
     }
 
     /// The connections of each port of a service.
@@ -87,7 +100,11 @@ impl Flows {
     }
 
     /// Counts anew, if it is time to.
-    pub(super) async fn look(&self, store: Option<&Store>, programming: Option<&Programming>) {
+    pub(super) async fn look(
+        &self,
+        services: impl FnOnce() -> Option<Vec<Arc<Service>>>,
+        programming: Option<&Programming>,
+    ) {
         let Ok(reading) = Arc::clone(&self.reading).try_lock_owned() else { return };
         if self.kept.lock().next.is_some_and(|next| Instant::now() < next) {
             return;
@@ -99,16 +116,16 @@ impl Flows {
         let Some(programming) = programming else {
             return keep(Counted::nothing("no services are programmed here"));
         };
-        let Some(snapshot) = store.and_then(Store::snapshot) else {
+        let Some(services) = services() else {
             return keep(Counted::nothing("which services there are is not known here yet"));
         };
         let (kept, backend) = (Arc::clone(&self.kept), programming.backend);
         let work = tokio::task::spawn_blocking(move || {
             let begin = Instant::now();
-            let services = snapshot.services.iter().filter_map(|state| state.service.as_ref());
             let mut places = Places::default();
-            services.for_each(|service| places.add(service));
-            drop(snapshot);
+            for service in services {
+                places.add(&service);
+            }
             let counted = read(backend, places);
             let rest = begin.elapsed().saturating_mul(REST_FACTOR).max(AGE_MIN);
             *kept.lock() = Kept { counted: Arc::new(counted), next: Some(Instant::now() + rest) };
@@ -129,6 +146,8 @@ struct Places {
     node_ports: HashMap<(u8, u16), (usize, usize)>,
     endpoints: HashMap<(usize, SocketAddr), Connections>,
     left_out: bool,
+    /// Per service, where the kernel counts that.
+    traffic: Option<HashMap<usize, ServiceTraffic>>,
 }
 
 impl Places {
@@ -150,6 +169,21 @@ impl Places {
         }
     }
 
+    /// The service, and the port of it, that is asked for at this address.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is read there"))]
+    fn place(
+        &self,
+        protocol: u8,
+        asked: SocketAddr,
+        own: &BTreeSet<IpAddr>,
+    ) -> Option<(usize, usize)> {
+        let of_node = || {
+            let found = self.node_ports.get(&(protocol, asked.port()));
+            found.filter(|_| own.contains(&asked.ip()))
+        };
+        self.addresses.get(&(protocol, asked)).or_else(of_node).copied()
+    }
+
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is read there"))]
     fn count(
         &mut self,
@@ -159,13 +193,7 @@ impl Places {
         open: bool,
         own: &BTreeSet<IpAddr>,
     ) {
-        let of_node = || {
-            let found = self.node_ports.get(&(protocol, asked.port()));
-            found.filter(|_| own.contains(&asked.ip()))
-        };
-        let Some(&(service, port)) = self.addresses.get(&(protocol, asked)).or_else(of_node) else {
-            return;
-        };
+        let Some((service, port)) = self.place(protocol, asked, own) else { return };
         let add = |to: &mut Connections| *(if open { &mut to.open } else { &mut to.other }) += 1;
         if let Some(count) = self.counts.get_mut(service).and_then(|all| all.get_mut(port)) {
             add(count);
@@ -184,12 +212,17 @@ impl Places {
             endpoints.entry(self.keys[service].clone()).or_default().insert(server, count);
         }
         // Most services have none.
+        let traffic = self.traffic.map(|all| {
+            let each = all.into_iter().map(|(service, sum)| (self.keys[service].clone(), sum));
+            each.collect()
+        });
+        let traffic_reason = traffic.is_none().then(|| NOT_COUNTED.to_owned());
         let used = self.keys.into_iter().zip(self.counts);
         let used = used.filter(|(_, all)| all.iter().any(|it| *it != Connections::default()));
         let reason =
             format!("connections to more than {ENDPOINTS_MAX} endpoints: some are left out");
         let reason = self.left_out.then_some(reason);
-        Counted { ports: Some(used.collect()), endpoints, reason }
+        Counted { ports: Some(used.collect()), endpoints, reason, traffic, traffic_reason }
     }
 }
 
@@ -210,6 +243,7 @@ fn read(backend: &str, mut places: Places) -> Counted {
     let mut fill = || -> Result<(), NetlinkError> {
         let own = own_addresses()?;
         if backend == "ipvs" {
+            places.traffic = Some(ipvs_traffic(&places, &own)?);
             return telaio_netlink::ipvs::connections::each(|it| {
                 places.count(it.protocol, it.service, it.server, it.open, &own);
             });
@@ -230,6 +264,29 @@ fn read(backend: &str, mut places: Places) -> Counted {
         Ok(()) => places.end(),
         Err(error) => Counted::nothing(format!("the kernel's connections cannot be read: {error}")),
     }
+}
+
+/// What IPVS has counted, by service. Virtual servers that are known by a mark stand for several services at once.
+#[cfg(target_os = "linux")]
+fn ipvs_traffic(
+    places: &Places,
+    own: &BTreeSet<IpAddr>,
+) -> Result<HashMap<usize, ServiceTraffic>, telaio_netlink::NetlinkError> {
+    use telaio_netlink::ipvs::{Frontend, Ipvs};
+
+    let mut found: HashMap<usize, ServiceTraffic> = HashMap::new();
+    let Some(mut ipvs) = Ipvs::open()? else { return Ok(found) };
+    for state in ipvs.services()? {
+        let Frontend::Address { protocol, at } = state.server.frontend else { continue };
+        let Some((service, _)) = places.place(protocol, at, own) else { continue };
+        let sum = found.entry(service).or_default();
+        sum.connections += state.stats.connections;
+        sum.packets_in += state.stats.packets_in;
+        sum.packets_out += state.stats.packets_out;
+        sum.bytes_in += state.stats.bytes_in;
+        sum.bytes_out += state.stats.bytes_out;
+    }
+    Ok(found)
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -113,11 +113,6 @@ impl AdminAgent {
         for problem in problems.iter().take(PROBLEMS_MAX) {
             look(State::Warning, "source", problem.to_string());
         }
-        if self.store.is_none() {
-            let message = "this agent's view is made by a brain; the brain's own admin API shows \
-                           services and takes decisions";
-            look(State::Warning, "source", message.to_owned());
-        }
         let syncs = self.syncs();
         for sync in &syncs {
             if let Some(error) = &sync.last_error {
@@ -148,9 +143,19 @@ impl AdminAgent {
                 connected: report.source.connected,
                 synced: report.source.synced,
                 age_s: report.source.state_age_s,
-                revision: report.store.map_or(0, |store| store.revision),
+                revision: match report.store {
+                    Some(store) => store.revision,
+                    None => self.monitor.feeding().followed.revision(),
+                },
                 problem_count: report.source.problem_count,
                 problems: report.source.problems,
+                note: self.store.is_none().then(|| {
+                    format!(
+                        "{} makes this node's view: what stands for no rule here is not known, and decisions \
+                         are taken by that brain's own admin API",
+                        self.spec
+                    )
+                }),
             },
             counts: Counts::default(),
             syncs,

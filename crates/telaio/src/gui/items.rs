@@ -10,11 +10,15 @@ use telaio_gui::Network;
 use telaio_gui::values::service::{
     EndpointCounts, EndpointItem, EndpointPort, NodeItem, Port, ServiceDetail, ServiceItem,
 };
-use telaio_gui::values::{Counters, Key, State};
-use telaio_model::{Object, ObjectKey, OverrideAction, Service, TargetPort, TrafficPolicy};
+use telaio_gui::values::{Counters, Key, State as Health};
+use telaio_model::{
+    Kind, Object, ObjectKey, Override, OverrideAction, Service, TargetPort, TrafficPolicy,
+};
+use telaio_reconcile::kpng::State;
 
-use super::AdminAgent;
-use super::flows::sum;
+use super::flows::{Counted, sum};
+use super::{AdminAgent, view_items};
+use crate::monitor::Followed;
 
 fn texts(all: impl IntoIterator<Item = impl ToString>) -> Vec<String> {
     all.into_iter().map(|it| it.to_string()).collect()
@@ -27,10 +31,80 @@ fn policy(policy: TrafficPolicy) -> String {
     }
 }
 
+/// What a service's item needs beside it.
+#[derive(Debug, Clone, Copy)]
+struct Facts {
+    /// An override is in force.
+    overridden: bool,
+    /// Somebody is meant to serve it.
+    is_meant: bool,
+}
+
+fn add_nodes<'a>(
+    objects: impl IntoIterator<Item = &'a Object>,
+    own: &Arc<str>,
+    on_nodes: &BTreeMap<Arc<str>, usize>,
+    network: &mut Network,
+) {
+    for object in objects {
+        let Object::Node(node) = object else { continue };
+        let name = &node.meta.key.name;
+        network.nodes.push(NodeItem {
+            name: name.to_string(),
+            own: name == own,
+            addresses: texts(node.addresses.iter().map(|it| it.ip)),
+            pod_cidrs: texts(&node.pod_cidrs),
+            zone: node.zone().map(ToString::to_string),
+            leaving: node.is_leaving(),
+            endpoints: on_nodes.get(name).copied().unwrap_or(0),
+        });
+    }
+}
+
 impl AdminAgent {
+    /// The view that a brain makes for this node, if that is where it comes from.
+    fn followed(&self) -> Option<&Followed> {
+        let follows = self.store.is_none() && self.context.is_some();
+        follows.then(|| &self.monitor.feeding().followed)
+    }
+
+    /// All overrides that are known here.
+    pub(super) fn known_overrides(&self) -> Vec<Arc<Override>> {
+        if let Some(followed) = self.followed() {
+            return followed.with(view_items::overrides);
+        }
+        let Some(snapshot) = self.store.as_ref().and_then(|store| store.snapshot()) else {
+            return Vec::new();
+        };
+        let first = snapshot.objects.partition_point(|it| it.kind() < Kind::Override);
+        let overrides = snapshot.objects[first..].iter().map_while(|object| match object {
+            Object::Override(decided) => Some(Arc::clone(decided)),
+            _ => None,
+        });
+        overrides.collect()
+    }
+
+    /// All services that are known here, for who wants to know where they answer.
+    pub(super) fn known_services(&self) -> Option<Vec<Arc<Service>>> {
+        if let Some(followed) = self.followed() {
+            let state = followed.state()?;
+            let each = state.services().map(|it| Arc::new(view_items::service(&it.service)));
+            return Some(each.collect());
+        }
+        let snapshot = self.store.as_ref()?.snapshot()?;
+        Some(snapshot.services.iter().filter_map(|state| state.service.clone()).collect())
+    }
+
     pub(super) fn add_services(&self, network: &mut Network) {
+        if let Some(followed) = self.followed() {
+            if let Some(state) = followed.state() {
+                self.add_followed(&state, network);
+            }
+            return;
+        }
         let Some(snapshot) = self.store.as_ref().and_then(|store| store.snapshot()) else { return };
         let context = self.node_context();
+        let counted = self.flows.counted();
         let mut on_nodes: BTreeMap<Arc<str>, usize> = BTreeMap::new();
         for state in &snapshot.services {
             for endpoint in state.all_slices().flat_map(|slice| &slice.endpoints) {
@@ -40,28 +114,41 @@ impl AdminAgent {
             }
             let Some(service) = &state.service else { continue };
             let items = endpoints(state, &context);
-            network.services.push(self.service_item(service, state, &items));
+            let facts = Facts {
+                overridden: !state.overrides.is_empty(),
+                is_meant: !service.selector.is_empty(),
+            };
+            network.services.push(self.service_item(service, facts, &items, &counted));
         }
-        for object in &snapshot.objects {
-            let Object::Node(node) = object else { continue };
-            let name = &node.meta.key.name;
-            network.nodes.push(NodeItem {
-                name: name.to_string(),
-                own: *name == context.name,
-                addresses: texts(node.addresses.iter().map(|it| it.ip)),
-                pod_cidrs: texts(&node.pod_cidrs),
-                zone: node.zone().map(ToString::to_string),
-                leaving: node.is_leaving(),
-                endpoints: on_nodes.get(name).copied().unwrap_or(0),
-            });
+        add_nodes(&snapshot.objects, &context.name, &on_nodes, network);
+    }
+
+    fn add_followed(&self, state: &State, network: &mut Network) {
+        let overrides = view_items::overrides(state);
+        let counted = self.flows.counted();
+        let mut on_nodes: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+        for service in state.services() {
+            for endpoint in service.endpoints.iter() {
+                if let Some(node) = &endpoint.node {
+                    *on_nodes.entry(Arc::clone(node)).or_default() += endpoint.ips.len();
+                }
+            }
+            let overrides = view_items::of_service(&overrides, service);
+            let items = view_items::endpoints(service, &overrides);
+            let facts = Facts { overridden: !overrides.is_empty(), is_meant: true };
+            let service = view_items::service(&service.service);
+            network.services.push(self.service_item(&service, facts, &items, &counted));
         }
+        let name = self.context.as_ref().map_or_else(|| "".into(), |it| Arc::clone(&it.name));
+        add_nodes(state.objects_of(Kind::Node), &name, &on_nodes, network);
     }
 
     fn service_item(
         &self,
         service: &Service,
-        state: &ServiceState,
+        facts: Facts,
         items: &[EndpointItem],
+        counted: &Counted,
     ) -> ServiceItem {
         let count = |of: fn(&&EndpointItem) -> bool| items.iter().filter(of).count();
         let counts = EndpointCounts {
@@ -72,9 +159,8 @@ impl AdminAgent {
             local: count(|it| it.local),
             used: count(|it| it.used),
         };
-        let (health, text) = judge(service, &counts);
+        let (health, text) = judge(service, facts.is_meant, &counts);
         let key = Key::new(&*service.meta.key.namespace, &*service.meta.key.name);
-        let counted = self.flows.counted();
         let of_ports = counted.of_ports(service);
         let ports = service.ports.iter().enumerate().map(|(i, it)| Port {
             connections: of_ports.as_ref().and_then(|all| all.get(i).copied()),
@@ -92,10 +178,12 @@ impl AdminAgent {
             endpoints: counts,
             state: health,
             state_text: text,
-            overridden: !state.overrides.is_empty(),
+            overridden: facts.overridden,
             counters: self.service_counters(&key),
             connections: of_ports.map(|all| sum(&all)),
             connections_reason: counted.reason.clone(),
+            traffic: counted.of_traffic(&service.meta.key),
+            traffic_reason: counted.traffic_reason.clone(),
         }
     }
 
@@ -111,26 +199,63 @@ impl AdminAgent {
         None
     }
 
-    pub(super) fn service_detail(&self, key: &Key) -> Option<ServiceDetail> {
+    /// A service with its endpoints, from wherever it is known.
+    fn look_up(&self, key: &ObjectKey) -> Option<(Arc<Service>, Facts, Vec<EndpointItem>)> {
+        if let Some(followed) = self.followed() {
+            return followed.with(|state| {
+                let service = state.get(key)?;
+                let overrides = view_items::overrides(state);
+                let overrides = view_items::of_service(&overrides, service);
+                let items = view_items::endpoints(service, &overrides);
+                let facts = Facts { overridden: !overrides.is_empty(), is_meant: true };
+                Some((Arc::new(view_items::service(&service.service)), facts, items))
+            });
+        }
         let snapshot = self.store.as_ref()?.snapshot()?;
-        let wanted = ObjectKey::new(key.namespace.as_str(), key.name.as_str());
-        let found = snapshot.services.binary_search_by(|it| it.key.cmp(&wanted)).ok()?;
+        let found = snapshot.services.binary_search_by(|it| it.key.cmp(key)).ok()?;
         let state = &snapshot.services[found];
         let service = state.service.as_ref()?;
-        let mut items = endpoints(state, &self.node_context());
+        let facts = Facts {
+            overridden: !state.overrides.is_empty(),
+            is_meant: !service.selector.is_empty(),
+        };
+        Some((Arc::clone(service), facts, endpoints(state, &self.node_context())))
+    }
+
+    /// What is counted of endpoints.
+    fn count_endpoints(&self, key: &Key, wanted: &ObjectKey, items: &mut [EndpointItem]) {
         let counted = self.flows.counted();
-        for item in &mut items {
+        for item in items {
             #[cfg(unix)]
             {
                 item.counters = self.stats.of_endpoint(key, &item.address);
             }
-            item.connections = counted.of_endpoint(&wanted, item);
+            item.connections = counted.of_endpoint(wanted, item);
         }
+        #[cfg(not(unix))]
+        let _ = key;
+    }
+
+    /// The endpoints of these services.
+    pub(super) fn endpoints_of(&self, keys: &[&Key]) -> Vec<Vec<EndpointItem>> {
+        let of = |key: &&Key| {
+            let wanted = ObjectKey::new(key.namespace.as_str(), key.name.as_str());
+            let (.., mut items) = self.look_up(&wanted)?;
+            self.count_endpoints(key, &wanted, &mut items);
+            Some(items)
+        };
+        keys.iter().map(|key| of(key).unwrap_or_default()).collect()
+    }
+
+    pub(super) fn service_detail(&self, key: &Key) -> Option<ServiceDetail> {
+        let wanted = ObjectKey::new(key.namespace.as_str(), key.name.as_str());
+        let (service, facts, mut items) = self.look_up(&wanted)?;
+        self.count_endpoints(key, &wanted, &mut items);
         let map = |labels: &telaio_model::Labels| {
             labels.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
         };
         Some(ServiceDetail {
-            item: self.service_item(service, state, &items),
+            item: self.service_item(&service, facts, &items, &self.flows.counted()),
             internal_traffic_policy: policy(service.internal_traffic_policy),
             external_traffic_policy: policy(service.external_traffic_policy),
             session_affinity_s: service.session_affinity.map(|it| it.timeout_s),
@@ -146,11 +271,31 @@ impl AdminAgent {
         })
     }
 
+    /// The pods plane now. Its records are files, and the kernel is asked: not on a thread that answers.
     #[cfg(target_os = "linux")]
-    pub(super) fn add_pods(&self, network: &mut Network) {
-        use telaio_gui::values::pods::{InstanceItem, NetworkItem, PeerItem, PodsSummary};
-        let Some(report) = self.monitor.pods_report() else { return };
+    pub(super) async fn pods_now(&self) -> Option<crate::pods::PodsReport> {
+        let monitor = Arc::clone(&self.monitor);
+        let reading = tokio::task::spawn_blocking(move || monitor.pods_report());
+        reading.await.ok().flatten()
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(super) async fn add_pods(&self, network: &mut Network) {
+        use telaio_gui::values::pods::{InstanceItem, NetworkItem, PeerItem, PodsSummary, Tunnel};
+        let Some(report) = self.pods_now().await else { return };
         let by_address = self.by_address();
+        let tunnel = report.tunnel.map(|it| Tunnel {
+            kind: "vxlan".to_owned(),
+            state: if it.problem.is_some() { Health::Error } else { Health::Ok },
+            state_text: it.problem.unwrap_or_default(),
+            name: it.name,
+            vni: it.vni,
+            port: it.port,
+            address: it.address,
+            mtu: it.mtu,
+            mac: it.mac,
+            up: it.up,
+        });
         network.pods = PodsSummary {
             enabled: true,
             networks: report.networks.len(),
@@ -159,6 +304,7 @@ impl AdminAgent {
             policies: report.policies,
             cni: report.cni,
             problems: report.problems,
+            tunnel,
         };
         for it in report.networks {
             let on_it = report.instances.iter().filter(|one| one.network == it.name).count();
@@ -169,7 +315,10 @@ impl AdminAgent {
             let known = it.addresses.iter().filter_map(|text| by_address.get(&text.parse().ok()?));
             let known: Vec<&(Option<Key>, Key)> = known.flatten().collect();
             network.instances.push(InstanceItem {
-                pod: known.iter().find_map(|(pod, _)| pod.clone()),
+                pod: match &it.pod {
+                    Some(pod) => pod.split_once('/').map(|(ns, name)| Key::new(ns, name)),
+                    None => known.iter().find_map(|(pod, _)| pod.clone()),
+                },
                 services: known.iter().map(|(_, service)| service.clone()).collect(),
                 id: it.id,
                 network: it.network,
@@ -178,29 +327,51 @@ impl AdminAgent {
                 ports: it.ports,
             });
         }
-        for name in report.peers {
-            let node = network.nodes.iter().find(|node| node.name == name);
+        for way in report.ways {
+            let node = network.nodes.iter().find(|node| node.name == way.node);
             network.peers.push(PeerItem {
                 addresses: node.map(|it| it.addresses.clone()).unwrap_or_default(),
-                subnets: node.map(|it| it.pod_cidrs.clone()).unwrap_or_default(),
-                mode: self.overlay.clone(),
-                node: name,
+                subnets: way.subnets,
+                mode: way.mode,
+                public_addresses: way.addresses,
+                tunnel_mac: way.mac,
+                state: if way.missing.is_empty() { Health::Ok } else { Health::Error },
+                state_text: match way.missing.as_slice() {
+                    [] => String::new(),
+                    missing => format!("{} cannot be reached: {}", way.node, missing.join("; ")),
+                },
+                node: way.node,
             });
         }
     }
 
     #[cfg(not(target_os = "linux"))]
-    #[expect(clippy::unused_self, reason = "there is no pods plane")]
-    pub(super) fn add_pods(&self, _: &mut Network) {}
+    #[expect(clippy::unused_self, clippy::unused_async, reason = "there is no pods plane")]
+    pub(super) async fn add_pods(&self, _: &mut Network) {}
 
     /// The pods and services behind each address of this node.
     #[cfg(target_os = "linux")]
     fn by_address(&self) -> BTreeMap<IpAddr, Vec<(Option<Key>, Key)>> {
         let mut found: BTreeMap<IpAddr, Vec<(Option<Key>, Key)>> = BTreeMap::new();
+        let own = self.context.as_ref().map(|it| Arc::clone(&it.name));
+        if let Some(followed) = self.followed() {
+            followed.with(|state| {
+                for service in state.services() {
+                    let key = &service.service.key;
+                    let name = Key::new(&*key.namespace, &*key.name);
+                    for endpoint in service.endpoints.iter().filter(|it| it.local) {
+                        let pod = endpoint.pod.as_ref().map(|it| Key::new(&*key.namespace, &**it));
+                        for ip in &endpoint.ips {
+                            found.entry(*ip).or_default().push((pod.clone(), name.clone()));
+                        }
+                    }
+                }
+            });
+            return found;
+        }
         let Some(snapshot) = self.store.as_ref().and_then(|store| store.snapshot()) else {
             return found;
         };
-        let own = self.context.as_ref().map(|it| Arc::clone(&it.name));
         for state in &snapshot.services {
             let service = Key::new(&*state.key.namespace, &*state.key.name);
             for endpoint in state.all_slices().flat_map(|slice| &slice.endpoints) {
@@ -231,22 +402,22 @@ fn port(port: &telaio_model::ServicePort) -> Port {
 }
 
 /// How a service is, in a word and a line.
-fn judge(service: &Service, counts: &EndpointCounts) -> (State, String) {
+fn judge(service: &Service, is_meant: bool, counts: &EndpointCounts) -> (Health, String) {
     if service.external_name.is_some() {
-        return (State::Ok, String::new());
+        return (Health::Ok, String::new());
     }
-    if service.ports.is_empty() || (counts.total == 0 && service.selector.is_empty()) {
-        return (State::Idle, "nobody is meant to serve it yet".to_owned());
+    if service.ports.is_empty() || (counts.total == 0 && !is_meant) {
+        return (Health::Idle, "nobody is meant to serve it yet".to_owned());
     }
     let text = format!("{} of {} endpoints are ready", counts.ready, counts.total);
     match counts {
         it if it.used == 0 && it.drained > 0 && it.drained >= it.ready => {
-            (State::Error, "everybody who could serve it is drained".to_owned())
+            (Health::Error, "everybody who could serve it is drained".to_owned())
         }
-        it if it.ready == 0 => (State::Error, "nobody serves it: no endpoint is ready".to_owned()),
-        it if it.drained > 0 => (State::Ok, format!("{} drained", it.drained)),
-        it if it.ready < it.total => (State::Warning, text),
-        _ => (State::Ok, String::new()),
+        it if it.ready == 0 => (Health::Error, "nobody serves it: no endpoint is ready".to_owned()),
+        it if it.drained > 0 => (Health::Ok, format!("{} drained", it.drained)),
+        it if it.ready < it.total => (Health::Warning, text),
+        _ => (Health::Ok, String::new()),
     }
 }
 

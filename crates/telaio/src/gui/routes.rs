@@ -1,43 +1,78 @@
 //! What the ingress worker knows: routes, certificates, requests.
 
-use std::collections::BTreeMap;
-use std::time::Instant;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use telaio_gui::agent::now_ms;
 use telaio_gui::values::action::{OverrideItem, Purge};
 use telaio_gui::values::ingress::{CertificateItem, RouteBackend, RouteItem, Warning};
-use telaio_gui::values::{Counters, Key, State};
+use telaio_gui::values::{Counters, Key, Stale, State};
 use telaio_gui::{Agent as _, HttpFigures, Network, Refusal};
 use telaio_http_proxy::watch::snapshot::{
-    ActionKind, BOUNDS_US, BackendFigures, CertificateInfo, Figures as RequestFigures, PathKind,
-    PurgeWhat, RouteInfo, RouteTable, Stats,
+    ActionKind, BOUNDS_US, BackendFigures, CertificateInfo, EndpointFigures,
+    Figures as RequestFigures, PathKind, PurgeWhat, RouteInfo, RouteTable, Stats, quantile_us,
 };
 use telaio_model::{Override, OverrideTarget};
 
 use super::AdminAgent;
+use super::changes::{Told, certificate_text};
 use crate::ingress::{ControlError, IngressControl, IngressState};
 
+/// What the worker said longer ago is not of now.
+const AGE_MAX_MS: i64 = 3000;
 /// A certificate that ends within so many seconds is to be looked at.
 const EXPIRING_S: i64 = 30 * 86_400;
 
-/// The last figures of the worker and those before, for rates.
+/// Rates are over so much time at least where there are figures for it, and at most twice as much: steady, and of now.
+const RATE_SPAN: Duration = Duration::from_secs(5);
+/// Figures that are older say nothing of now.
+const RATE_AGE_MAX: Duration = Duration::from_mins(1);
+/// Then others are taken, and after this time those that they are compared with.
+const FIRST_SPAN: Duration = Duration::from_millis(300);
+
+/// The last figures of the worker and some before, for rates; and what it said last of routes and certificates.
 #[derive(Default)]
 pub(super) struct StatsKept(Mutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
-    before: Option<(Instant, Stats)>,
-    routes: BTreeMap<String, Counters>,
-    services: BTreeMap<Key, Counters>,
-    endpoints: BTreeMap<(Key, String), Counters>,
+    /// Figures to compare with, and those that take their place.
+    base: Option<Taken>,
+    next: Option<Taken>,
+    routes: HashMap<String, Counters>,
+    services: HashMap<Key, Counters>,
+    endpoints: HashMap<Key, HashMap<String, Counters>>,
+    known: Option<Arc<Known>>,
+}
+
+/// Figures of a moment.
+#[derive(Clone)]
+struct Taken {
+    at: Instant,
+    stats: Arc<Stats>,
+}
+
+impl Taken {
+    fn is_of(&self, stats: &Stats) -> bool {
+        self.stats.totals.since_unix_ns == stats.totals.since_unix_ns
+    }
 }
 
 /// What the worker said.
 pub(super) struct Known {
+    at_ms: i64,
     table: RouteTable,
     certificates: Vec<CertificateInfo>,
-    stats: Stats,
+    stats: Arc<Stats>,
+}
+
+/// What is known of routes, and why that is not of now.
+#[derive(Default)]
+pub(super) struct Shown {
+    known: Option<Arc<Known>>,
+    stale: Option<Stale>,
 }
 
 impl Known {
@@ -45,9 +80,19 @@ impl Known {
     pub(super) async fn ask(control: &IngressControl, kept: &StatsKept) -> Option<Self> {
         let table = control.routes().await.ok()?;
         let certificates = control.certificates().await.ok()?;
-        let stats = control.stats().await.ok()?;
-        kept.take(&stats, &table);
-        Some(Self { table, certificates, stats })
+        let is_blind = {
+            let mut kept = kept.0.lock();
+            kept.forget_old();
+            kept.is_blind()
+        };
+        let mut taken = take(control).await.ok()?;
+        kept.0.lock().take(&taken, &table);
+        if is_blind && taken.stats.totals.all.requests() > 0 {
+            tokio::time::sleep(FIRST_SPAN).await;
+            taken = take(control).await.ok()?;
+            kept.0.lock().take(&taken, &table);
+        }
+        Some(Self { at_ms: now_ms(), table, certificates, stats: taken.stats })
     }
 }
 
@@ -100,21 +145,98 @@ fn per_s(count: u64, span_s: f64) -> f64 {
     if span_s > 0.0 { float(count) / span_s } else { 0.0 }
 }
 
-impl StatsKept {
+/// The same of an endpoint.
+fn endpoint_counters(
+    now: &EndpointFigures,
+    before: Option<&EndpointFigures>,
+    span_s: f64,
+) -> Counters {
+    let errors = |it: &EndpointFigures| it.failures.saturating_add(it.server_errors);
+    let since = |of: &dyn Fn(&EndpointFigures) -> u64| match before {
+        Some(before) => of(now).saturating_sub(of(before)),
+        None => 0,
+    };
+    Counters {
+        requests: now.requests,
+        errors: errors(now),
+        rate: per_s(since(&|it| it.requests), span_s),
+        error_rate: per_s(since(&errors), span_s),
+        active: Some(u64::from(now.in_flight)),
+        ..Counters::default()
+    }
+}
+
+/// Times to answer, by bucket: of the last seconds, and of all.
+#[derive(Default, Clone)]
+struct Latencies {
+    recent: Vec<u64>,
+    all: Vec<u64>,
+}
+
+impl Latencies {
+    fn add(&mut self, now: &[u64], before: Option<&[u64]>) {
+        let size = self.all.len().max(now.len());
+        self.all.resize(size, 0);
+        self.recent.resize(size, 0);
+        for (place, count) in now.iter().enumerate() {
+            let then = before.map_or(*count, |it| it.get(place).copied().unwrap_or(0));
+            self.all[place] = self.all[place].saturating_add(*count);
+            self.recent[place] = self.recent[place].saturating_add(count.saturating_sub(then));
+        }
+    }
+
+    /// Of the last seconds if there was traffic, else of all.
+    fn quantile_ms(&self, per_mille: u64) -> Option<f64> {
+        let of = |counts: &[u64]| quantile_us(counts, per_mille);
+        of(&self.recent).or_else(|| of(&self.all)).map(|us| float(us) / 1000.0)
+    }
+
+    fn put(&self, to: &mut Counters) {
+        (to.p50_ms, to.p99_ms) = (self.quantile_ms(500), self.quantile_ms(990));
+    }
+}
+
+impl Kept {
+    /// What to compare with figures of now, which become the next to compare with when it is time.
+    fn compare(&mut self, now: &Taken) -> Option<Taken> {
+        let is_of = |it: &Option<Taken>| it.as_ref().is_some_and(|it| it.is_of(&now.stats));
+        if !is_of(&self.base) || !is_of(&self.next) {
+            // Another worker counts from nothing.
+            (self.base, self.next) = (None, None);
+        }
+        let is_due = |it: &Taken| now.at.duration_since(it.at) >= RATE_SPAN;
+        if self.next.as_ref().is_none_or(is_due) {
+            self.base = self.next.replace(now.clone());
+        }
+        self.base.get_or_insert_with(|| now.clone());
+        self.base.clone()
+    }
+
+    /// Whether figures of now have to be followed by others for there to be a rate.
+    fn is_blind(&self) -> bool {
+        let is_of_now = |it: &Taken| it.at.elapsed() <= RATE_AGE_MAX;
+        !self.next.as_ref().is_some_and(is_of_now)
+    }
+
+    /// Forgets figures that say nothing of now.
+    fn forget_old(&mut self) {
+        if self.is_blind() {
+            (self.base, self.next) = (None, None);
+        }
+    }
+
     /// Takes new figures; the services of backends come from the table.
-    fn take(&self, stats: &Stats, table: &RouteTable) {
-        let mut kept = self.0.lock();
-        let now = Instant::now();
-        let same =
-            |before: &(Instant, Stats)| before.1.totals.since_unix_ns == stats.totals.since_unix_ns;
-        let before = kept.before.take().filter(same);
-        let span_s = before.as_ref().map_or(0.0, |it| now.duration_since(it.0).as_secs_f64());
-        let routes_before: BTreeMap<&str, &RequestFigures> = before
+    fn take(&mut self, now: &Taken, table: &RouteTable) {
+        let base = self.compare(now).filter(|base| base.at < now.at);
+        let span_s = base.as_ref().map_or(0.0, |it| now.at.duration_since(it.at).as_secs_f64());
+        let base = base.as_ref().map(|it| &*it.stats);
+        let routes_before: HashMap<&str, &RequestFigures> = base
             .iter()
-            .flat_map(|(_, it)| &it.routes)
+            .flat_map(|it| &it.routes)
             .map(|it| (it.route.as_str(), &it.figures))
             .collect();
-        kept.routes = stats
+        self.routes = now
+            .stats
             .routes
             .iter()
             .map(|it| {
@@ -122,66 +244,134 @@ impl StatsKept {
                 (it.route.clone(), counters(&it.figures, before, span_s))
             })
             .collect();
-        let mut service_of: BTreeMap<&str, Key> = BTreeMap::new();
+        let mut service_of: HashMap<&str, Key> = HashMap::new();
         for target in table.routes.iter().flat_map(|route| &route.targets) {
-            let key = Key::new(&*target.namespace, &*target.service);
-            service_of.entry(&target.backend).or_insert(key);
+            let key = || Key::new(&*target.namespace, &*target.service);
+            service_of.entry(&target.backend).or_insert_with(key);
         }
-        let backends_before: BTreeMap<&str, &BackendFigures> = before
-            .iter()
-            .flat_map(|(_, it)| &it.backends)
-            .map(|it| (it.backend.as_str(), it))
-            .collect();
-        (kept.services, kept.endpoints) = (BTreeMap::new(), BTreeMap::new());
-        for backend in &stats.backends {
+        let backends_before: HashMap<&str, &BackendFigures> =
+            base.iter().flat_map(|it| &it.backends).map(|it| (it.backend.as_str(), it)).collect();
+        (self.services, self.endpoints) = (HashMap::new(), HashMap::new());
+        let mut latencies: HashMap<&Key, (Latencies, HashMap<String, Latencies>)> = HashMap::new();
+        for backend in &now.stats.backends {
             let Some(service) = service_of.get(backend.backend.as_str()) else { continue };
-            let past = backends_before.get(backend.backend.as_str());
+            let past: HashMap<&str, &EndpointFigures> = backends_before
+                .get(backend.backend.as_str())
+                .iter()
+                .flat_map(|it| &it.endpoints)
+                .map(|it| (it.address.as_str(), it))
+                .collect();
+            let (of_all, of_each) = latencies.entry(service).or_default();
+            let endpoints = self.endpoints.entry(service.clone()).or_default();
             for endpoint in &backend.endpoints {
-                let past = past
-                    .and_then(|it| it.endpoints.iter().find(|it| it.address == endpoint.address));
-                let since = |now: u64, then: Option<u64>| now.saturating_sub(then.unwrap_or(now));
-                let more = Counters {
-                    requests: endpoint.requests,
-                    errors: endpoint.failures,
-                    rate: per_s(since(endpoint.requests, past.map(|it| it.requests)), span_s),
-                    error_rate: per_s(since(endpoint.failures, past.map(|it| it.failures)), span_s),
-                    active: Some(u64::from(endpoint.in_flight)),
-                    p50_ms: (endpoint.latency_us > 0).then(|| float(endpoint.latency_us) / 1000.0),
-                    p99_ms: None,
-                    cache_hit_share: None,
-                };
+                let past = past.get(endpoint.address.as_str()).copied();
+                let more = endpoint_counters(endpoint, past, span_s);
                 let address = match endpoint.address.rsplit_once(':') {
                     Some((ip, _)) => ip.trim_matches(['[', ']']).to_owned(),
                     None => endpoint.address.clone(),
                 };
-                add(kept.services.entry(service.clone()).or_default(), &more, false);
-                add(kept.endpoints.entry((service.clone(), address)).or_default(), &more, true);
+                let past = past.map(|it| it.latencies.as_slice());
+                of_all.add(&endpoint.latencies, past);
+                of_each.entry(address.clone()).or_default().add(&endpoint.latencies, past);
+                add(self.services.entry(service.clone()).or_default(), &more);
+                add(endpoints.entry(address).or_default(), &more);
             }
         }
-        kept.before = Some((now, stats.clone()));
+        for (service, (of_all, of_each)) in latencies {
+            if let Some(counters) = self.services.get_mut(service) {
+                of_all.put(counters);
+            }
+            let Some(endpoints) = self.endpoints.get_mut(service) else { continue };
+            for (address, latencies) in of_each {
+                if let Some(counters) = endpoints.get_mut(&address) {
+                    latencies.put(counters);
+                }
+            }
+        }
     }
+}
 
+impl StatsKept {
     pub(super) fn of_service(&self, key: &Key) -> Option<Counters> {
         self.0.lock().services.get(key).copied()
     }
 
     pub(super) fn of_endpoint(&self, key: &Key, address: &str) -> Option<Counters> {
-        self.0.lock().endpoints.get(&(key.clone(), address.to_owned())).copied()
+        self.0.lock().endpoints.get(key)?.get(address).copied()
     }
 }
 
-fn add(to: &mut Counters, more: &Counters, with_latency: bool) {
+fn add(to: &mut Counters, more: &Counters) {
     to.requests += more.requests;
     to.errors += more.errors;
     to.rate += more.rate;
     to.error_rate += more.error_rate;
     to.active = Some(to.active.unwrap_or(0) + more.active.unwrap_or(0));
-    if with_latency {
-        to.p50_ms = to.p50_ms.or(more.p50_ms);
-    }
 }
 
 impl AdminAgent {
+    /// What the worker says of all that lists show; what it said last, if it does not answer.
+    pub(super) async fn ask_worker(&self) -> Shown {
+        let facts = self.monitor.facts();
+        if facts.command != "run" || !facts.planes.iter().any(|plane| plane == "ingress") {
+            return Shown::default();
+        }
+        let reason = match self.monitor.ingress() {
+            Some(ingress) if ingress.is_serving() => {
+                let known = self.asked.all(&self.monitor, &self.stats).await;
+                if let Some(known) = known.filter(|it| now_ms() - it.at_ms <= AGE_MAX_MS) {
+                    self.note_known(&known);
+                    return Shown { known: Some(known), stale: None };
+                }
+                "the ingress' worker does not answer"
+            }
+            Some(_) => "the ingress' worker is loading its routes; ask again soon",
+            None => "the ingress starts; ask again soon",
+        };
+        let known = self.stats.0.lock().known.clone();
+        let since_ms = known.as_ref().map(|known| known.at_ms);
+        Shown { known, stale: Some(Stale { since_ms, reason: reason.to_owned() }) }
+    }
+
+    /// Keeps what the worker said, and tells what is another.
+    fn note_known(&self, known: &Arc<Known>) {
+        let before = self.stats.0.lock().known.replace(Arc::clone(known));
+        if let (Some(before), None) = (before, &self.store)
+            && !Arc::ptr_eq(&before, known)
+        {
+            self.tell_certificates(&before.certificates, &known.certificates);
+        }
+    }
+
+    /// Where no store tells of Secrets: certificates that came, went or are others.
+    fn tell_certificates(&self, was: &[CertificateInfo], is: &[CertificateInfo]) {
+        let by_secret = |all: &[CertificateInfo]| -> BTreeMap<String, CertificateInfo> {
+            all.iter().filter_map(|it| Some((it.secret.clone()?, it.clone()))).collect()
+        };
+        let (was, is) = (by_secret(was), by_secret(is));
+        let tell = |secret: &str, change: &'static str, summary: String| {
+            let (namespace, name) = secret.split_once('/').unwrap_or(("", secret));
+            self.tell(Key::new(namespace, name), Told::new("certificate", change, summary));
+        };
+        for (secret, it) in &is {
+            let text = || certificate_text(&it.names, Some(it.not_after_s));
+            let same = |was: &CertificateInfo| {
+                (was.not_before_s, was.not_after_s, &was.names)
+                    == (it.not_before_s, it.not_after_s, &it.names)
+            };
+            match was.get(secret) {
+                None => tell(secret, "added", format!("a certificate {}", text())),
+                Some(was) if !same(was) => {
+                    tell(secret, "changed", format!("another certificate {}", text()));
+                }
+                Some(_) => {}
+            }
+        }
+        for secret in was.keys().filter(|secret| !is.contains_key(*secret)) {
+            tell(secret, "removed", "the certificate is served no more".to_owned());
+        }
+    }
+
     /// Has the cache forget, or only counts what it would.
     pub(super) async fn purge_cache(&self, what: &Purge, counts: bool) -> Result<u64, Refusal> {
         let Some(ingress) = self.monitor.ingress() else {
@@ -202,41 +392,58 @@ impl AdminAgent {
         })
     }
 
-    pub(super) fn add_routes(&self, network: &mut Network, known: Option<&Known>) {
-        let Some(Known { table, certificates, stats }) = known else { return };
+    pub(super) fn add_routes(&self, network: &mut Network, asked: &Shown) {
+        network.routes_stale.clone_from(&asked.stale);
+        let Some(known) = &asked.known else { return };
+        let Known { table, certificates, stats, .. } = &**known;
         let now_s = now_ms() / 1000;
         network.certificates = certificates.iter().map(|it| certificate(it, now_s)).collect();
         network.certificates.sort_by_key(|it| it.not_after_ms);
-        let pauses: Vec<_> = self.overrides();
-        let pauses: Vec<&Override> =
-            pauses.iter().map(|it| &**it).filter(|it| it.is_about_routes()).collect();
-        let mut warnings: BTreeMap<&str, Vec<Warning>> = BTreeMap::new();
+        let overrides = self.overrides();
+        let mut pauses: HashMap<(&str, &str), Vec<&Override>> = HashMap::new();
+        for it in overrides.iter().filter(|it| it.is_about_routes()) {
+            let key = (&*it.object.namespace, &*it.object.name);
+            pauses.entry(key).or_default().push(it);
+        }
+        let mut warnings: HashMap<&str, Vec<Warning>> = HashMap::new();
         for it in &table.warnings {
             let of = Warning { reason: it.reason.clone(), message: it.message.clone() };
             warnings.entry(&it.ingress).or_default().push(of);
         }
-        let ready = |backend: &str| {
-            let found = stats.backends.iter().find(|it| it.backend == backend);
-            let all = found.map_or(&[][..], |it| &it.endpoints);
-            (all.iter().filter(|it| !it.draining && it.healthy && !it.ejected).count(), all.len())
-        };
+        let ready: HashMap<&str, (usize, usize)> = stats
+            .backends
+            .iter()
+            .map(|it| {
+                let takes = |it: &&EndpointFigures| !it.draining && it.healthy && !it.ejected;
+                let count = it.endpoints.iter().filter(takes).count();
+                (it.backend.as_str(), (count, it.endpoints.len()))
+            })
+            .collect();
+        let ready = |backend: &str| ready.get(backend).copied().unwrap_or((0, 0));
+        let kept = self.stats.0.lock();
         for info in &table.routes {
             let ingress = Key::new(&*info.namespace, &*info.ingress);
             let warnings = warnings.get(ingress.to_string().as_str()).cloned().unwrap_or_default();
-            let pause = pauses.iter().find(|it| pauses_route(it, info));
-            let counters = self.stats.0.lock().routes.get(&info.id).copied();
+            let pauses = pauses.get(&(&*info.namespace, &*info.ingress));
+            let pause = pauses.into_iter().flatten().find(|it| pauses_route(it, info));
+            let counters = kept.routes.get(&info.id).copied();
             network.routes.push(route(info, ingress, warnings, pause.copied(), counters, ready));
         }
-        let names: Vec<(String, String)> = network
-            .certificates
-            .iter()
-            .flat_map(|it| it.hosts.iter().map(|host| (host.clone(), it.id.clone())))
-            .collect();
+        drop(kept);
+        let mut names: HashMap<&str, &str> = HashMap::new();
+        for it in &network.certificates {
+            it.hosts.iter().for_each(|host| _ = names.entry(host).or_insert(&it.id));
+        }
         for route in &mut network.routes {
-            route.certificate =
-                names.iter().find(|(host, _)| *host == route.host).map(|(_, id)| id.clone());
+            route.certificate = names.get(route.host.as_str()).map(|id| (*id).to_owned());
         }
     }
+}
+
+/// The figures of now.
+async fn take(control: &IngressControl) -> Result<Taken, ControlError> {
+    let stats = Arc::new(control.stats().await?);
+    Ok(Taken { at: Instant::now(), stats })
 }
 
 /// Whether a decision is about this route.
@@ -271,6 +478,7 @@ fn route(
                 ready,
                 total,
                 canary: target.canary,
+                condition: target.condition.clone(),
             }
         })
         .collect();
@@ -298,19 +506,24 @@ fn route(
             PathKind::Regex => "regex",
         }
         .to_owned(),
-        matches: Vec::new(),
+        matches: info.matches.clone(),
         action: action.to_owned(),
         action_text: match (pause, nobody) {
             (Some(_), _) => "503 with a maintenance page".to_owned(),
             (None, true) => "503: no endpoint is ready".to_owned(),
-            (None, false) => String::new(),
+            (None, false) => info.action_text.clone(),
         },
         state: match () {
             () if nobody => State::Error,
             () if !warnings.is_empty() || pause.is_some() => State::Warning,
             () => State::Ok,
         },
-        features: features.iter().filter(|(on, _)| *on).map(|(_, it)| (*it).to_owned()).collect(),
+        features: features
+            .iter()
+            .filter(|(on, _)| *on)
+            .map(|(_, it)| (*it).to_owned())
+            .chain(info.features.iter().cloned())
+            .collect(),
         backends,
         warnings,
         certificate: None,

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+#[cfg(target_os = "linux")]
+use std::time::Duration;
 
-use telaio_brain::{LocalWatch, Wants};
+use telaio_brain::{LocalWatch, Store, Wants};
 use telaio_gui::Refusal;
 use telaio_gui::values::Key;
 use telaio_gui::values::service::Rules as RulesShown;
@@ -18,6 +20,9 @@ use crate::commands::{Rules, packet_of, surroundings};
 use crate::exit::CommandError;
 use crate::feeder;
 
+/// How long a brain may take for the view of an ingress.
+#[cfg(target_os = "linux")]
+const BRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 /// At how many addresses and ports of a service the kernel's rules are compared with ours.
 const PLACES_MAX: usize = 64;
 
@@ -38,18 +43,40 @@ impl AdminAgent {
         self.context.as_ref().map(|it| it.name.to_string()).unwrap_or_default()
     }
 
-    /// This node's view now.
-    async fn view(&self, wants: Wants) -> Result<Vec<Op>, Refusal> {
+    /// This node's view now, as its rules depend on it.
+    async fn view(&self) -> Result<Vec<Op>, Refusal> {
         let Some(store) = &self.store else {
-            let message = "this agent's view is made by a brain; use telaio trace on the node";
-            return Err(Refusal::Unavailable(message.to_owned()));
+            let state = self.monitor.feeding().followed.state();
+            let state = state.ok_or_else(|| {
+                Refusal::Unavailable("the brain has sent no state yet; ask again soon".to_owned())
+            })?;
+            return Ok(ops_of(&state));
         };
+        self.view_of(store, feeder::wants()).await
+    }
+
+    async fn view_of(&self, store: &Arc<Store>, wants: Wants) -> Result<Vec<Op>, Refusal> {
         if !store.is_synced() {
             return Err(Refusal::Unavailable("the first state is not complete".to_owned()));
         }
         let mut watch = LocalWatch::new(store, self.node_name(), wants);
         let ops = watch.next().await.map_err(|error| Refusal::Unavailable(error.to_string()))?;
         Ok(ops.collect())
+    }
+
+    /// This node's view now, as its ingress depends on it.
+    #[cfg(target_os = "linux")]
+    async fn ingress_view(&self) -> Result<Vec<Op>, Refusal> {
+        if let Some(store) = &self.store {
+            return self.view_of(store, crate::ingress::wants()).await;
+        }
+        let Some(brain) = &self.asking.brain else {
+            return Err(Refusal::Unavailable("nothing is known here".to_owned()));
+        };
+        let mut client = crate::ingress::brain_client(brain, &self.node_name().into());
+        let answer = tokio::time::timeout(BRAIN_TIME_MAX, client.try_next()).await;
+        let late = || Refusal::Unavailable(format!("{} gave no state in time", self.spec));
+        answer.map_err(|_| late())?.map_err(|error| Refusal::Unavailable(error.to_string()))
     }
 
     /// The rules that would not be there without the service.
@@ -59,7 +86,7 @@ impl AdminAgent {
         let node = self.node_name();
         // A large table takes a while to read: one at a time, also when nobody waits for it any more.
         let turn = Arc::clone(&self.reading).lock_owned().await;
-        let ops = self.view(feeder::wants()).await?;
+        let ops = self.view().await?;
         let (mut with, mut without) = (State::default(), State::default());
         let mut found = false;
         for op in ops {
@@ -150,7 +177,7 @@ impl AdminAgent {
         // One at a time of each, also when nobody waits for it any more.
         let turns = if kernel { &self.reading } else { &self.tracing };
         let turn = Arc::clone(turns).lock_owned().await;
-        let ops = self.view(feeder::wants()).await?;
+        let ops = self.view().await?;
         let asked = packet.clone();
         let work = move || -> Result<Trace, CommandError> {
             let _turn = turn;
@@ -178,10 +205,11 @@ impl AdminAgent {
             Verdict::None => ("none", "is left alone: no service has this address and port"),
         };
         let via = &trace.via;
-        let steps = via
-            .iter()
-            .enumerate()
-            .map(|(i, text)| TraceStep { text: text.clone(), decides: i + 1 == via.len() });
+        let steps = via.iter().enumerate().map(|(i, text)| TraceStep {
+            text: text.clone(),
+            decides: i + 1 == via.len(),
+            kind: "rule".to_owned(),
+        });
         Ok(TraceAnswer {
             kind: "packet".to_owned(),
             verdict: verdict.to_owned(),
@@ -196,12 +224,18 @@ impl AdminAgent {
 
     #[cfg(target_os = "linux")]
     async fn trace_url(&self, url: &str) -> Result<TraceAnswer, Refusal> {
-        let ops = self.view(crate::ingress::wants()).await?;
-        let classless = matches!(self.spec, telaio_source::SourceSpec::Dir(_));
-        let answer = crate::commands::trace_url_of(ops, classless, url).await;
-        let mut answer = answer.map_err(unavailable)?;
-        answer.command = self.trace_command().with("--url", url).end();
-        Ok(answer)
+        // One at a time, also when nobody waits for it any more.
+        let turn = Arc::clone(&self.tracing).lock_owned().await;
+        let ops = self.ingress_view().await?;
+        let (settings, asked) = (self.asking.gateway.clone(), url.to_owned());
+        // All routes are compiled: not on a thread that answers.
+        let work = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            crate::commands::trace_url_of(ops, settings, &asked)
+        });
+        let answer = work.await.map_err(|error| Refusal::Unavailable(error.to_string()))?;
+        let command = self.trace_command().with("--url", url).end();
+        Ok(TraceAnswer { command, ..answer.map_err(unavailable)? })
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -209,6 +243,15 @@ impl AdminAgent {
         std::future::ready(()).await;
         Err(Refusal::Unavailable(format!("{url}: the ingress plane is Linux' only")))
     }
+}
+
+/// The steps that make a view.
+fn ops_of(state: &State) -> Vec<Op> {
+    let services = state.services().flat_map(|entry| {
+        let endpoints = entry.endpoints.iter().cloned().map(Op::SetEndpoint);
+        std::iter::once(Op::SetService(Arc::clone(&entry.service))).chain(endpoints)
+    });
+    services.chain(state.objects().cloned().map(Op::SetObject)).collect()
 }
 
 /// The addresses where a service answers, with its ports.

@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use telaio_gateway::GatewaySettings;
+use telaio_gateway::class::ClassSettings;
 use telaio_gateway::status::{LeaseTimes, StatusSettings};
 use telaio_source::SourceSpec;
 
@@ -30,6 +32,17 @@ impl IngressArgs {
             IngressProcess::Own => true,
             IngressProcess::Same => false,
         }
+    }
+
+    /// Which Ingresses are ours, and whose certificate hosts have that have none.
+    pub(crate) fn gateway_settings(&self, spec: &SourceSpec) -> GatewaySettings {
+        let by_source = matches!(spec, SourceSpec::Dir(_));
+        let class = ClassSettings {
+            name: self.ingress_class.as_str().into(),
+            classless: self.classless_ingresses.unwrap_or(by_source),
+            ..ClassSettings::default()
+        };
+        GatewaySettings { class, default_certificate: self.default_tls_secret.clone() }
     }
 
     /// How the worker is to work.

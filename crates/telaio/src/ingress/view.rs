@@ -7,7 +7,8 @@ use telaio_api::sets;
 use telaio_brain::{LocalWatch, Wants};
 use telaio_gateway::listener::KINDS;
 use telaio_model::Op;
-use telaio_source::brain::LocalClient;
+use telaio_source::Status;
+use telaio_source::brain::{BrainOptions, LocalClient};
 
 use crate::feeder::ViewOrigin;
 
@@ -24,6 +25,22 @@ pub(crate) fn wants() -> Wants {
     wants
 }
 
+/// Who asks a brain for the ingress' view of a node, whose state nobody is told.
+pub(crate) fn brain_client(options: &BrainOptions, node: &Arc<str>) -> LocalClient {
+    brain_client_telling(options, node, Arc::default())
+}
+
+fn brain_client_telling(
+    options: &BrainOptions,
+    node: &Arc<str>,
+    status: Arc<Status>,
+) -> LocalClient {
+    let mut options = options.clone();
+    options.sets = vec![Set::ServingEndpoints, Set::AllServices];
+    options.sets.extend(KINDS.iter().copied().filter_map(sets::set_of));
+    LocalClient::new(options, Arc::clone(node), status)
+}
+
 impl IngressView {
     /// Follows a node's view from its beginning.
     pub(crate) fn follow(origin: &ViewOrigin, node: &Arc<str>) -> Self {
@@ -32,10 +49,7 @@ impl IngressView {
                 Self::Store(LocalWatch::new(store, Arc::clone(node), wants()))
             }
             ViewOrigin::Brain(options, status) => {
-                let mut options = options.clone();
-                options.sets = vec![Set::ServingEndpoints, Set::AllServices];
-                options.sets.extend(KINDS.iter().copied().filter_map(sets::set_of));
-                let client = LocalClient::new(options, Arc::clone(node), Arc::clone(status));
+                let client = brain_client_telling(options, node, Arc::clone(status));
                 Self::Brain(Box::new(client))
             }
         }

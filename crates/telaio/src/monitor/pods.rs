@@ -1,6 +1,7 @@
 //! What the monitor knows of the pods plane.
 
 use std::fmt;
+use std::time::SystemTime;
 
 use telaio_reconcile::SyncHandle;
 
@@ -11,6 +12,7 @@ use crate::pods::{INSTANCES_SHOWN_MAX, Pods, PodsReport};
 pub(super) struct PodsProbe {
     handle: SyncHandle,
     report: Box<dyn Fn() -> PodsReport + Send + Sync>,
+    changed: Box<dyn Fn() -> Option<SystemTime> + Send + Sync>,
 }
 
 impl fmt::Debug for PodsProbe {
@@ -22,13 +24,22 @@ impl fmt::Debug for PodsProbe {
 impl Monitor {
     /// The pods plane to look at. There is one; a second is not taken.
     pub(crate) fn set_pods(&self, pods: &Pods) {
-        let probe = PodsProbe { handle: pods.handle().clone(), report: Box::new(pods.reporter()) };
+        let probe = PodsProbe {
+            handle: pods.handle().clone(),
+            report: Box::new(pods.reporter()),
+            changed: Box::new(pods.changed()),
+        };
         let _ = self.pods.set(probe);
     }
 
     /// Its sync loop, if it runs.
     pub(super) fn pods_loop(&self) -> Option<&SyncHandle> {
         self.pods.get().map(|probe| &probe.handle)
+    }
+
+    /// When an instance last came or went, if the plane runs.
+    pub(crate) fn pods_changed(&self) -> Option<SystemTime> {
+        (self.pods.get()?.changed)()
     }
 
     /// How it is, if it runs, with only the first instances.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use telaio_model::{Kind, Node, Object, ObjectKey};
 use telaio_pod_network::node::SetupNodeRequest;
-use telaio_pod_network::policy::Keeper;
-use telaio_pod_network::{Error, Host, overlay};
+use telaio_pod_network::policy::{Keeper, Newcomers, Told};
+use telaio_pod_network::{Attachment, Error, Host, overlay};
 use telaio_reconcile::kpng::{Inbox, News};
 use telaio_reconcile::{ApplyError, SyncHandle, SyncKind, SyncReport, Syncer};
 
@@ -28,9 +28,12 @@ impl Waker {
         *self.0.lock() = Some(handle);
     }
 
-    fn suspect(&self) {
+    fn wake(&self, told: Told) {
         if let Some(handle) = &*self.0.lock() {
-            handle.drift_suspected();
+            match told {
+                Told::Drift => handle.drift_suspected(),
+                Told::Newcomer => handle.notify(),
+            }
         }
     }
 }
@@ -45,6 +48,10 @@ pub(super) struct PodsSyncer {
     installer: Installer,
     nodes: BTreeMap<Arc<str>, Arc<Node>>,
     policies: BTreeSet<ObjectKey>,
+    /// Those whose policies are being worked out, by their addresses.
+    newcomers: BTreeMap<IpAddr, Option<ObjectKey>>,
+    /// Those of them that had to wait the last time.
+    waiting: BTreeSet<IpAddr>,
     /// What was set up last; `None` if that may not be so any more.
     done: Option<SetupNodeRequest>,
     problems: Problems,
@@ -65,7 +72,7 @@ impl PodsSyncer {
         let waker = Waker::default();
         let for_keeper = waker.clone();
         if let Some(keeper) = keeper.as_mut().filter(|_| settings.stays) {
-            keeper.watch(move || for_keeper.suspect());
+            keeper.watch(move |told| for_keeper.wake(told));
         }
         let installer = Installer::new(settings.cni.clone(), &settings.state_dir);
         let (nodes, policies, done) = (BTreeMap::new(), BTreeSet::new(), None);
@@ -79,6 +86,8 @@ impl PodsSyncer {
             installer,
             nodes,
             policies,
+            newcomers: BTreeMap::new(),
+            waiting: BTreeSet::new(),
             done,
             problems,
             status,
@@ -129,26 +138,71 @@ impl PodsSyncer {
         self.status.set_policies(self.policies.len());
     }
 
-    /// Pods that were attached here have their addresses before the cluster knows.
-    fn take_attachments(&mut self) -> Result<(), Error> {
+    /// Pods that were attached here have their addresses before the cluster knows; those that are being attached, too.
+    fn take_attachments(&mut self) -> Result<(), ApplyError> {
         let Some(keeper) = &mut self.keeper else { return Ok(()) };
-        let mut attached: BTreeMap<ObjectKey, Vec<IpAddr>> = BTreeMap::new();
-        for attachment in self.host.attachments()? {
-            if let Some(pod) = &attachment.pod {
+        // Before the records are read: whoever is told of here has one.
+        let newcomers = keeper.newcomers().map_err(transient)?.all();
+        let holders = self.host.holders(newcomers.iter().copied()).map_err(transient)?;
+        let pod_at = |ip: &IpAddr| holders.get(ip).and_then(|(holder, _)| key_of(holder));
+        let newcomers: BTreeMap<IpAddr, Option<ObjectKey>> =
+            newcomers.into_iter().map(|ip| (ip, pod_at(&ip))).collect();
+        let mut attached: BTreeMap<ObjectKey, BTreeSet<IpAddr>> = BTreeMap::new();
+        for attachment in self.host.attachments().map_err(transient)? {
+            if let Some(key) = key_of(&attachment) {
                 let addresses = attachment.addresses.iter().map(cidr::IpInet::address);
-                let key = ObjectKey::new(pod.namespace.as_str(), pod.name.as_str());
                 attached.entry(key).or_default().extend(addresses);
             }
         }
+        for (ip, pod) in &newcomers {
+            if let Some(key) = pod {
+                attached.entry(key.clone()).or_default().insert(*ip);
+            }
+        }
+        self.newcomers = newcomers;
         let world = keeper.world_mut();
         let known: Vec<ObjectKey> = world.attached().cloned().collect();
         for gone in known.iter().filter(|key| !attached.contains_key(*key)) {
             world.set_attached(gone, &[]);
         }
         for (key, addresses) in &attached {
-            world.set_attached(key, addresses);
+            let addresses: Vec<IpAddr> = addresses.iter().copied().collect();
+            world.set_attached(key, &addresses);
         }
         Ok(())
+    }
+
+    /// Lets those go whose policies are in the kernel now. A pod that is not known yet waits, if there are policies that may
+    /// be about it.
+    fn release_newcomers(&mut self) -> Result<(), ApplyError> {
+        let newcomers = std::mem::take(&mut self.newcomers);
+        let Some(keeper) = self.keeper.as_mut().filter(|_| !newcomers.is_empty()) else {
+            return Ok(());
+        };
+        let holders = self.host.holders(newcomers.keys().copied()).map_err(transient)?;
+        let (mut done, mut waiting) = (Newcomers::default(), BTreeSet::new());
+        for (ip, pod) in newcomers {
+            let holder = holders.get(&ip);
+            if holder.and_then(|(holder, _)| key_of(holder)) != pod {
+                // It is somebody else's since: the next sync's.
+                continue;
+            }
+            match &pod {
+                Some(key) if !keeper.world_mut().can_judge(key, ip) => {
+                    if !self.waiting.contains(&ip) {
+                        tracing::info!(pod = %key, address = %ip, "an instance waits until its pod is known: its namespace has policies");
+                    }
+                    waiting.insert(ip);
+                }
+                _ => _ = done.unjudged.insert(ip),
+            }
+            // Until its record is whole this is all that tells of it.
+            if holder.is_none_or(|(_, is_whole)| *is_whole) {
+                done.arrived.insert(ip);
+            }
+        }
+        self.waiting = waiting;
+        keeper.release(&done).map_err(transient)
     }
 
     fn sync_policies(&mut self, kind: SyncKind) -> Result<SyncReport, ApplyError> {
@@ -242,10 +296,14 @@ impl Syncer for PodsSyncer {
         let Some(news) = self.inbox.take_known() else { return Ok(SyncReport::too_early()) };
         self.take(news);
         let mut errors = Vec::new();
-        errors.extend(self.take_attachments().map_err(|error| apply_error(&error)).err());
+        self.newcomers.clear();
+        errors.extend(self.take_attachments().err());
         let mut report = SyncReport::default();
         match self.sync_policies(kind) {
-            Ok(done) => report = done,
+            Ok(done) => {
+                report = done;
+                errors.extend(self.release_newcomers().err());
+            }
             Err(error) => errors.push(error),
         }
         errors.extend(self.sync_nodes(kind).map_err(|error| apply_error(&error)).err());
@@ -257,6 +315,16 @@ impl Syncer for PodsSyncer {
             None => Ok(report),
         }
     }
+}
+
+/// The pod that an attachment is of, if that is known.
+fn key_of(attachment: &Attachment) -> Option<ObjectKey> {
+    let pod = attachment.pod.as_ref()?;
+    Some(ObjectKey::new(pod.namespace.as_str(), pod.name.as_str()))
+}
+
+fn transient(error: impl std::fmt::Display) -> ApplyError {
+    ApplyError::Transient(error.to_string())
 }
 
 /// What is wrong and keeps nothing else from being right: told in the status, and once in the log.

@@ -27,6 +27,7 @@ mod operations;
 mod pages;
 mod protocols;
 mod routes;
+mod shown;
 mod tools;
 mod upgrade;
 

@@ -125,7 +125,9 @@ fn nobody_is_ready_or_served_before_there_are_routes() {
     let error = std::io::Read::read(&mut waiting, &mut [0; 64]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
     assert_eq!(get(agent.healthz, "/ready").0, 503);
-    assert_eq!(get(agent.admin, "/api/v1/routes").0, 200, "the admin API answers already");
+    assert_eq!(get(agent.admin, "/api/v1/overview").0, 200, "the admin API answers already");
+    let (status, body) = get(agent.admin, "/api/v1/routes");
+    assert_eq!(status, 503, "that there are none would not be true: {body}");
 }
 
 #[test]

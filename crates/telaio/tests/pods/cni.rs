@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -9,35 +10,76 @@ use serde_json::Value;
 use crate::net::{SILENCE, Wire, ask_from, serve_at};
 use crate::stage::{Agent, Stage, eventually};
 
-/// Runs the installed plugin as a runtime does.
-fn call(agent: &Agent, command: &'static str, id: &str) -> Value {
-    let text = fs::read_to_string(agent.path("cni-conf/05-telaio.conflist")).unwrap();
-    let list: Value = serde_json::from_str(&text).unwrap();
-    let mut config = list["plugins"][0].clone();
-    config["cniVersion"] = list["cniVersion"].clone();
-    config["name"] = list["name"].clone();
-    let (plugin, id) = (agent.path("cni-bin/telaio-cni"), id.to_owned());
-    agent.node.machine.run(move || {
+/// A call of the installed plugin, as a runtime makes it.
+#[derive(Clone)]
+pub(crate) struct PluginCall {
+    plugin: PathBuf,
+    config: Value,
+    command: &'static str,
+    id: String,
+    namespace: &'static str,
+}
+
+impl PluginCall {
+    pub(crate) fn new(agent: &Agent, command: &'static str, id: &str) -> Self {
+        let path = agent.path("cni-conf/05-telaio.conflist");
+        // It is put there last.
+        eventually("the configuration", || path.exists(), || agent.status().to_string());
+        let list: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        let mut config = list["plugins"][0].clone();
+        config["cniVersion"] = list["cniVersion"].clone();
+        config["name"] = list["name"].clone();
+        let plugin = agent.path("cni-bin/telaio-cni");
+        Self { plugin, config, command, id: id.to_owned(), namespace: "default" }
+    }
+
+    /// Of a pod of another namespace.
+    pub(crate) fn of(self, namespace: &'static str) -> Self {
+        Self { namespace, ..self }
+    }
+
+    /// With what capabilities bring.
+    pub(crate) fn with(mut self, runtime: Value) -> Self {
+        self.config["runtimeConfig"] = runtime;
+        self
+    }
+
+    /// Makes it on the machine of the calling thread: the result, or the error as it was printed.
+    pub(crate) fn make(&self) -> Result<Value, Value> {
+        let Self { plugin, config, command, id, namespace } = self;
         let mut child = Command::new(plugin)
             .env("CNI_COMMAND", command)
-            .env("CNI_CONTAINERID", &id)
+            .env("CNI_CONTAINERID", id)
             .env("CNI_NETNS", format!("/run/netns/{id}"))
             .env("CNI_IFNAME", "eth0")
             .env("CNI_PATH", "/opt/cni/bin")
-            .env("CNI_ARGS", format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={id}"))
+            .env(
+                "CNI_ARGS",
+                format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={id}"),
+            )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
         let done = child.wait_with_output().unwrap();
-        assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stdout));
-        serde_json::from_slice(&done.stdout).unwrap_or_default()
-    })
+        let value = serde_json::from_slice(&done.stdout).unwrap_or_default();
+        if done.status.success() { Ok(value) } else { Err(value) }
+    }
+
+    /// The same on a node.
+    pub(crate) fn make_on(&self, agent: &Agent) -> Result<Value, Value> {
+        let call = self.clone();
+        agent.node.machine.run(move || call.make())
+    }
+}
+
+fn call(agent: &Agent, command: &'static str, id: &str) -> Value {
+    PluginCall::new(agent, command, id).make_on(agent).unwrap()
 }
 
 /// A Pod that has no address yet.
-fn pending(name: &str, app: &str) -> String {
+pub(crate) fn pending(name: &str, app: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: default, labels: {{app: {app}}}}}\n\
          spec:\n  nodeName: node-a\n  containers: [{{name: c}}]\n"

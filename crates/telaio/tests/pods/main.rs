@@ -17,6 +17,9 @@ mod stage;
 
 mod cleanup;
 mod cni;
+mod first;
 mod flannel;
+mod life;
 mod nodes;
 mod policy;
+mod rules;

@@ -32,6 +32,52 @@ fn nodes_reach_each_others_instances_and_no_longer_when_they_have_gone() {
 }
 
 #[test]
+fn the_admin_api_shows_peers_the_tunnel_and_instances_that_come_and_go() {
+    for backend in ["vxlan", "host-gw"] {
+        let stage = Stage::start("pods", &[&format!("--pod-backend={backend}")]);
+        let a = &stage.a;
+        a.wait("its peer", |status| status["pods"]["peers"][0] == "node-b");
+        let well = || {
+            let peers = a.admin("/api/v1/peers");
+            (peers["items"][0]["state"] == "ok").then(|| peers["items"][0].clone())
+        };
+        eventually(
+            "the way to its peer",
+            || well().is_some(),
+            || a.admin("/api/v1/peers").to_string(),
+        );
+        let peer = well().unwrap();
+        assert_eq!((&peer["node"], &peer["mode"]), (&"node-b".into(), &backend.into()), "{peer}");
+        assert_eq!(peer["public_addresses"][0], "192.168.5.2", "{peer}");
+        assert_eq!(peer["subnets"], serde_json::json!(["10.77.2.0/24", "fd77:2::/64"]), "{peer}");
+        let tunnel = &a.admin("/api/v1/pods")["tunnel"];
+        if backend == "vxlan" {
+            assert_eq!(
+                (&tunnel["name"], &tunnel["vni"]),
+                (&"telaio.1".into(), &1.into()),
+                "{tunnel}"
+            );
+            assert_eq!((&tunnel["up"], &tunnel["state"]), (&true.into(), &"ok".into()), "{tunnel}");
+            assert!(tunnel["mtu"].is_u64() && tunnel["mac"].is_string(), "{tunnel}");
+            assert!(peer["tunnel_mac"].is_string(), "{peer}");
+        } else {
+            assert!(tunnel.is_null(), "{tunnel}");
+        }
+        let told = |change: &str| {
+            let events = a.admin("/api/v1/events?kind=instance");
+            let items = events["items"].as_array().unwrap().clone();
+            items.iter().any(|it| {
+                it["change"] == change && it["summary"].as_str().unwrap().contains("10.77.1.2")
+            })
+        };
+        a.node.instance("one", 2, vec![]);
+        eventually("the event of an instance", || told("added"), String::new);
+        a.node.clean("one", 2);
+        eventually("the event of its end", || told("removed"), String::new);
+    }
+}
+
+#[test]
 fn a_bridge_and_links_that_others_remove_come_back_and_an_instance_that_is_gone_leaves_nothing() {
     let stage = Stage::start("pods", &[]);
     let a = &stage.a.node;

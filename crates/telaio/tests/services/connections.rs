@@ -46,6 +46,18 @@ fn open_connections_are_counted_by_service_port_and_endpoint(backend: Backend) {
     let listed = node.admin("/api/v1/services?q=test/web");
     assert_eq!(open(&listed["items"][0]), Some(all), "{listed}");
 
+    let web = service("web");
+    if backend == Backend::Ipvs {
+        let packets = |it: &Value| it["traffic"]["packets_in"].as_u64();
+        // The kernel sums it up every two seconds.
+        node.wait_until("what IPVS has counted", || packets(&service("web")) > Some(all));
+        let web = service("web");
+        assert!(web["traffic"]["connections"].as_u64() >= Some(all), "{web}");
+        assert_eq!(packets(&service("idle")), Some(0), "they are not its own");
+    } else {
+        assert!(web["traffic"].is_null() && web["traffic_reason"].is_string(), "{web}");
+    }
+
     drop(held);
     node.wait_until("end of the connections", || open(&service("web")) == Some(0));
 }

@@ -62,6 +62,7 @@ mod connections;
 mod drift;
 mod expectations;
 mod fixtures;
+mod followed;
 mod hcn;
 mod health;
 mod ipvs;

@@ -10,7 +10,7 @@ const ROW_H = 31;
 const NODE_H = 26;
 const HEAD_H = 30;
 const MARGIN = 260;
-const LABEL_TAIL = 7;
+const LABEL_TAIL = 6;
 const TITLES: Record<string, string> = { host: 'Host', route: 'Route', service: 'Service', endpoint: 'Endpoint', node: 'Node' };
 /** A picture up to so high is shown whole; a higher one scrolls within its pane. */
 const WHOLE_H_MAX = 1000;
@@ -161,7 +161,7 @@ function Box({ vertex, x, y, w, state, onChoose, onOpen, onPoint }: BoxProps) {
 
 /** Names of pods and services differ at their ends: where there is no room the middle is left out. */
 function Label({ vertex: { kind, label } }: { vertex: Vertex }) {
-  const tail = kind === 'host' || label.length < LABEL_TAIL * 2 ? 0 : LABEL_TAIL;
+  const tail = kind === 'host' || label.length <= LABEL_TAIL + 1 ? 0 : LABEL_TAIL;
   return (
     <span class="label">
       <span class="head">{label.slice(0, label.length - tail)}</span>

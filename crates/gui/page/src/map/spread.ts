@@ -18,7 +18,7 @@ export function spread(layout: Layout, room: number): { columns: Place[]; width:
   const wished = layout.columns.map(() => BOX_MIN);
   const wish = (vertex: Vertex) => {
     const column = layout.columns.indexOf(columnOf(vertex.kind));
-    const figure = vertex.rate != null ? 4 : vertex.note.length;
+    const figure = (vertex.rate ? 5 : vertex.note.length) + (vertex.overridden ? 3 : 0);
     wished[column] = Math.min(BOX_MAX, Math.max(wished[column] ?? 0, FRAME_W + (vertex.label.length + figure) * CHAR_W));
   };
   for (const { vertex } of layout.placed.values()) wish(vertex);

@@ -110,7 +110,7 @@ function Answer({ answer }: { answer: TraceAnswer }) {
   return (
     <>
       <section class="card verdict" aria-label="Answer">
-        <div class="row verdict-head"><Badge tone={tone}>{words}</Badge><h2 class="break">{sentence(answer.summary)}</h2></div>
+        <div class="row verdict-head"><Badge tone={tone}>{words}</Badge><h2 class="break">{/^https?:/.test(answer.summary) ? answer.summary : sentence(answer.summary)}</h2></div>
         {route?.paused && <p class="decided"><Icon name="pause" /><span>Paused <By one={route.paused} />{route.paused.reason ? `: ${route.paused.reason}` : ''}</span></p>}
         <dl class="facts">
           {answer.endpoints.length > 0 && <><dt>Can end up at</dt><dd class="chips">{answer.endpoints.map((one) => <code key={one}>{one}</code>)}</dd></>}
