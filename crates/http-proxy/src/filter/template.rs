@@ -203,6 +203,7 @@ impl Template {
     pub fn leads(&self) -> Leads {
         let mut before = String::new();
         let mut leads = Leads::AsWritten;
+        let mut may_be_empty = false;
         for piece in &self.pieces {
             // Behind a slash alone another may follow, and then a host.
             let bare = before.bytes().all(|byte| byte == b'/');
@@ -212,9 +213,14 @@ impl Template {
                 return leads;
             }
             match piece {
+                Piece::Text(text) if may_be_empty && text.starts_with('/') => {
+                    return Leads::Anywhere;
+                }
                 Piece::Text(text) => before.push_str(text),
                 // Of one path element, or of none.
-                Piece::Name(name) if before == "/" && (name.is_at_will() || name.is_host()) => {}
+                Piece::Name(name) if before == "/" && (name.is_at_will() || name.is_host()) => {
+                    may_be_empty = true;
+                }
                 Piece::Name(Name::Scheme) => before.push('x'),
                 Piece::Name(name @ (Name::Host | Name::Authority)) => {
                     let host_only = *name == Name::Host;

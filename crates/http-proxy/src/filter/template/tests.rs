@@ -71,8 +71,9 @@ fn an_address_leads_where_it_was_written_to() {
         ("https://auth.svc$http_x", Leads::Anywhere),
         ("http$args", Leads::Anywhere),
         ("//$http_x/a/b/c", Leads::Anywhere),
-        ("/$http_x/login", Leads::AsWritten),
-        ("/$host/login", Leads::AsWritten),
+        ("/$http_x-login", Leads::AsWritten),
+        ("/$http_x/login", Leads::Anywhere),
+        ("/of-$http_x/login", Leads::AsWritten),
         // A path may begin with two slashes, a query with one, and a field may be empty.
         ("$request_uri", Leads::Anywhere),
         ("/$uri", Leads::Anywhere),
