@@ -139,14 +139,11 @@ impl Manager {
         let about = Circumstances::new(caller, request.by.as_deref(), &request.reason, until_ms)?;
         let _turn = self.turn.lock().await;
         let network = self.hub.network().await;
-        let planned = plan::plan(self.agent(), &network, &request.action, &about);
-        let planned = match planned {
-            Ok(_)
-                if plan::decides(&request.action) && self.agent().read_only_because().is_some() =>
-            {
-                Err(Refusal::Unavailable(self.agent().read_only_because().unwrap_or_default()))
-            }
-            planned => planned,
+        // First, for who cannot decide here may not know here what it is about either.
+        let read_only = self.agent().read_only_because();
+        let planned = match read_only.filter(|_| plan::decides(&request.action)) {
+            Some(why) => Err(Refusal::Unavailable(why)),
+            None => plan::plan(self.agent(), &network, &request.action, &about),
         };
         let planned = match planned {
             Ok(plan) if request.dry_run => self.counted(plan).await,

@@ -125,7 +125,7 @@ impl Front {
         match connection.begins_with(PREFACE).await {
             Some(false) => connection.serve().await,
             Some(true) => {
-                h2::server::serve(proxy, connection.into_io(), info, Scheme::Http, stop).await
+                h2::server::serve(proxy, connection.into_io(), info, Scheme::Http, stop).await;
             }
             // Nothing was asked.
             None => {}

@@ -8,7 +8,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::filter::template::Template;
+use crate::filter::template::{Leads, Template};
 use crate::h1::body::{Decoder, write_chunk, write_end};
 use crate::h1::parse::{self, BodyLength, HeadLimits};
 use crate::h1::write;
@@ -300,7 +300,7 @@ pub fn check_template(bytes: &[u8]) {
         template.fill(&head)
     };
     let (without, with) = (filled(""), filled(value));
-    if !template.leads_where_written() {
+    if template.leads() == Leads::Anywhere {
         return;
     }
     assert_eq!(leads_to(&without), leads_to(&with), "{without:?} and {with:?}");

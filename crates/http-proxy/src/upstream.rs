@@ -28,7 +28,6 @@ pub use connect::{Connection, UpstreamStream};
 
 use crate::balance::{LoadBalancer, StickyKey};
 use crate::clock;
-use crate::head::{RequestHead, cookie};
 use crate::table::{Backend, BackendId, TableChange, UpstreamProtocol};
 use crate::tls::{self, Verify, upstream::Offer};
 

@@ -456,6 +456,24 @@ async fn a_status_is_retried_if_the_route_says_so_and_the_body_is_sent_again() {
 }
 
 #[tokio::test]
+async fn a_status_after_which_nobody_else_may_be_asked_is_the_clients() {
+    let backends = [Backend::start().await, Backend::start().await];
+    let mut on = RetryOn::default();
+    assert!(on.with_status(503));
+    for (method, within) in [("POST", None), ("PUT", Some(Duration::ZERO))] {
+        let before: usize = backends.iter().map(|backend| backend.seen().len()).sum();
+        let policy = Policy { retry: Retry { tries: 3, on, within }, ..Policy::default() };
+        let proxy = Proxy::with_policy(&backends.each_ref(), policy);
+        let request = format!(
+            "{method} /status?503 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi"
+        );
+        assert_eq!(status(&proxy.raw(&request).await), 503, "{method}");
+        let after: usize = backends.iter().map(|backend| backend.seen().len()).sum();
+        assert_eq!(after - before, 1, "{method}");
+    }
+}
+
+#[tokio::test]
 async fn a_sticky_client_stays_at_its_endpoint() {
     let (first, second) = (Backend::start().await, Backend::start().await);
     let proxy = Proxy::before(&[&first, &second]);

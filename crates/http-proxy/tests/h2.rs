@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2_support::{before, connect, curl, get, proxy, read, request};
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, StatusCode};
 use support::{BACKEND, Backend};
 use telaio_http_proxy::proxy_protocol::{self, Addresses, Version};
 use telaio_http_proxy::table::{Backend as BackendSpec, Endpoint, Policy};

@@ -235,6 +235,7 @@ async fn trailers_say_nothing_that_only_we_or_an_authority_may_say() {
         method: None,
         signin: None,
         signin_redirect_param: "".into(),
+        request_redirect: None,
         response_headers: vec!["X-User".into()],
         set_headers: Vec::new(),
         always_set_cookie: false,

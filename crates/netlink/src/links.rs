@@ -75,12 +75,12 @@ pub struct Link {
     pub group: u32,
     /// Its hardware address, if it has one of six bytes.
     pub mac: Option<Mac>,
+    /// What it may do as a port of a bridge, if it is one.
+    pub port: Option<BridgePort>,
     /// Of a vxlan link what it was told.
     pub vxlan: Option<VxlanState>,
     /// It is a bridge that tells virtual networks apart.
     pub filters_vlans: bool,
-    /// What it may do as a port of a bridge, if it is one.
-    pub port: Option<BridgePort>,
 }
 
 impl Link {

@@ -183,13 +183,14 @@ fn note(
         RTM_DELNEIGH => {
             let state = message.body.get(NEIGHBOUR_STATE_AT..).and_then(ne16);
             let may_be_ours = NEIGHBOUR_PERMANENT | NEIGHBOUR_FAILED;
-            if !state.is_some_and(|state| state & may_be_ours != 0) {
+            if state.is_none_or(|state| state & may_be_ours == 0) {
                 return;
             }
             let Some(link) = on(known) else { return };
             match message.attributes(NEIGHBOUR_HEADER_LEN).get(NDA_DST).and_then(ip_of) {
                 Some(ip) => noticed.neighbours.push((link, ip)),
-                None => noticed.went = true,
+                // What a bridge knows of a port goes with the port.
+                None => noticed.links.push(link),
             }
         }
         _ => {}
@@ -212,7 +213,8 @@ mod tests {
                 let done = Command::new("ip").args(command.split(' ')).output().unwrap();
                 assert!(done.status.success(), "ip {command}: {done:?}");
             };
-            ip("link add tlb type bridge");
+            // With an address of its own: another would be the first port's, and neighbours go with the change.
+            ip("link add tlb address 02:00:00:00:00:07 type bridge");
             ip("link set dev tlb up");
             ip("addr add 10.1.0.1/24 dev tlb");
             ip("link add name a type veth peer name b");

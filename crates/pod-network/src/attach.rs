@@ -474,7 +474,12 @@ fn detach_at_once(state: &State, doomed: &[(String, Attachment)]) -> Result<()> 
     // Until the links are gone; see there.
     let _rules = unpublish(state, &all)?;
     links::forget_neighbours(state, doomed.iter().map(|(_, it)| it))?;
-    let limiting = doomed.iter().filter(|(_, record)| record.bandwidth.is_some());
+    let limited = || doomed.iter().filter(|(_, record)| record.bandwidth.is_some());
+    for (_, record) in limited().filter(|(_, record)| record.is_chained) {
+        // The link is another plugin's, and stays.
+        crate::bandwidth::clear(&record.host_link)?;
+    }
+    let limiting = limited();
     let limiting: Vec<String> =
         limiting.map(|(_, record)| crate::bandwidth::limit_link(&record.host_link)).collect();
     let own = doomed.iter().filter(|(_, record)| !record.is_chained);

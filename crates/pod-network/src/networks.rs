@@ -91,6 +91,12 @@ pub(crate) fn make_links(state: &State, wanted: &Network) -> Result<()> {
 
 fn make_with(state: &State, wanted: &Network, with_rules: bool) -> Result<()> {
     overlaps::check(wanted)?;
+    if Rules::open()?.is_others(state)? {
+        let why = "another state directory has instances and rules in this network namespace; use that one (`stateDir`, `--state-dir`), or end it with \
+                   `telaio cleanup --state-dir` first"
+            .to_owned();
+        return Err(Error::Invalid { field: "stateDir", why });
+    }
     let existing = state.network(&wanted.name)?;
     overlaps::make_room(state, wanted)?;
     let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
@@ -285,7 +291,7 @@ fn remove_with(state: &State, kernel: &mut Rtnetlink, network: &Network) -> Resu
     // Others' interfaces have published ports of ours.
     let is_last = others.is_empty() && !attach::recorded(state)?.iter().any(|it| it.is_chained);
     let rules = if is_last {
-        Rules::open().and_then(|mut rules| rules.remove_all())
+        Rules::open().and_then(|mut rules| rules.remove_all(state))
     } else {
         write_rules(state, &others)
     };

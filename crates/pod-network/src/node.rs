@@ -465,6 +465,7 @@ impl Host {
     }
 
     /// See [`delete_node_in_cluster`].
+    #[expect(clippy::needless_pass_by_value, reason = "the interface that callers know")]
     pub fn delete_node_in_cluster(&self, node: NodeRequest) -> Result<()> {
         let state = self.state()?;
         let _lock = state.lock_exclusive()?;

@@ -87,7 +87,7 @@ impl Host {
         errors.extend(remove_stray_links(&state).err());
         errors.extend(remove_unknown_bridges(&mut kernel).err());
         errors.extend(remove_stray_namespaces(&state).err());
-        errors.extend(Rules::open().and_then(|mut rules| rules.remove_all()).err());
+        errors.extend(Rules::open().and_then(|mut rules| rules.remove_all(&state)).err());
         errors.extend(networks::restore(&state).err());
         if errors.is_empty() {
             return state.remove_all();
@@ -174,6 +174,10 @@ fn remove_orphaned_claims(state: &State, mended: &mut Mended) -> Result<()> {
 
 /// Removes host ends of ours that no record tells of; their names. Needs the exclusive lock.
 pub(crate) fn remove_stray_links(state: &State) -> Result<Vec<String>> {
+    if Rules::open()?.is_others(state)? {
+        // Whose record of them is elsewhere.
+        return Ok(Vec::new());
+    }
     let doing = || Error::kernel("listing links");
     let mut kernel = Rtnetlink::open().map_err(doing())?;
     let links = kernel.links().map_err(doing())?;
@@ -310,5 +314,5 @@ fn restore_rules(state: &State) -> Result<()> {
     let networks = state.networks()?;
     let mut rules = Rules::open()?;
     let is_needed = !networks.is_empty() || attach::recorded(state)?.iter().any(|it| it.is_chained);
-    if is_needed { rules.write(state, &networks) } else { rules.remove_all() }
+    if is_needed { rules.write(state, &networks) } else { rules.remove_all(state) }
 }

@@ -20,6 +20,7 @@
 //! | `networks` | group of links | |
 //! | `reach` | group . group | |
 //! | `cluster-LENGTH` | a network of another node | |
+//! | `state-…` | always empty: by its name the table is known to be of one state directory | |
 //!
 //! A table of the same name on bridges looks at what instances send (`ports`, prerouting): frames go to one of the bridges in
 //! the set `bridges` and to nobody else, and their sender is one of the addresses that the instance at that port has (sets
@@ -39,7 +40,7 @@ use std::net::IpAddr;
 
 use cidr::IpCidr;
 use telaio_netlink::NetlinkError;
-use telaio_netlink::nftables::{Batch, Element, ElementData, Family, Nftables};
+use telaio_netlink::nftables::{Batch, DataType, Element, ElementData, Family, Nftables, SetSpec};
 
 use crate::attachment::Attachment;
 use crate::error::{Error, Result};
@@ -47,7 +48,7 @@ use crate::names;
 use crate::network::Network;
 use crate::overlay;
 use crate::port::{Port, Protocol};
-use crate::state::{Host, State};
+use crate::state::{Host, Mark, State};
 
 pub mod forward;
 pub mod iptables;
@@ -221,7 +222,7 @@ impl Rules {
         let (others, carrier) = overlay::others(state)?;
         let cluster = Cluster::of(networks, &others, carrier.as_deref());
         let instances = crate::attach::recorded(state)?;
-        match self.write_tables(&cluster, &instances) {
+        match self.write_tables(&cluster, &instances, &state.mark()) {
             Err(error) if is_missing(&error) => {
                 // What bridges have is theirs alone.
                 let is_new = self.is_new(Family::Bridge);
@@ -244,10 +245,12 @@ impl Rules {
         &mut self,
         cluster: &Cluster<'_>,
         instances: &[Attachment],
+        mark: &Mark,
     ) -> std::result::Result<(), NetlinkError> {
         let mut batches = FAMILIES.map(|family| networks_batch(family, cluster));
         for (batch, family) in batches.iter_mut().zip(FAMILIES) {
             let is_new = self.remove_old_sets(batch, family, cluster)?;
+            put_mark(batch, mark);
             fill(batch, instances, is_new);
         }
         let [v4, v6] = &mut batches;
@@ -296,6 +299,25 @@ impl Rules {
             }
         }
         Ok(is_new)
+    }
+
+    /// Whether the tables were made from another state directory. Where the rules are iptables' nobody can tell.
+    pub(crate) fn is_others(&mut self, state: &State) -> Result<bool> {
+        let mark = state.mark();
+        for family in FAMILIES {
+            match self.nftables.sets(family, TABLE) {
+                Ok(sets) => {
+                    let mut marks =
+                        sets.iter().filter_map(|set| mark.is_same(&set.name)).peekable();
+                    if marks.peek().is_some() && !marks.any(|is_same| is_same) {
+                        return Ok(true);
+                    }
+                }
+                Err(error) if error.raw_os_error() == Some(ENOENT) || is_missing(&error) => {}
+                Err(error) => return Err(Error::kernel("looking whose our tables are")(error)),
+            }
+        }
+        Ok(false)
     }
 
     /// Adds an instance: its addresses and its published ports, all or none.
@@ -367,7 +389,10 @@ impl Rules {
     }
 
     /// Removes everything.
-    pub(crate) fn remove_all(&mut self) -> Result<()> {
+    pub(crate) fn remove_all(&mut self, state: &State) -> Result<()> {
+        if self.is_others(state)? {
+            return Ok(());
+        }
         for (family, _) in PLACES {
             let mut batch = Batch::new(family, TABLE);
             batch.delete_table();
@@ -466,6 +491,18 @@ fn fill(batch: &mut Batch, instances: &[Attachment], is_new: bool) {
     for entry in &entries {
         add(batch, entry);
     }
+}
+
+/// The table says from which state directory it was made.
+fn put_mark(batch: &mut Batch, mark: &Mark) {
+    batch.add_set(&SetSpec {
+        name: &mark.name(),
+        key: &[DataType::Mark],
+        values: None,
+        verdicts: false,
+        size: 1,
+        dynamic_timeout_ms: None,
+    });
 }
 
 fn add(batch: &mut Batch, entry: &Entry) {

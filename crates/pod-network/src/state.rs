@@ -116,6 +116,29 @@ impl Host {
     }
 }
 
+/// By what things in the kernel are known to be of a state directory: by its path, which is the same also where it was removed and made
+/// anew, and by the directory itself, which may have another path in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mark {
+    path: String,
+    directory: String,
+}
+
+impl Mark {
+    const PREFIX: &str = "state-";
+
+    /// The name of a set.
+    pub(crate) fn name(&self) -> String {
+        format!("{}{}-{}", Self::PREFIX, self.path, self.directory)
+    }
+
+    /// Whether another name is one of this directory; `None` for what is no mark.
+    pub(crate) fn is_same(&self, name: &str) -> Option<bool> {
+        let (path, directory) = name.strip_prefix(Self::PREFIX)?.split_once('-')?;
+        Some(path == self.path || directory == self.directory)
+    }
+}
+
 /// A lock that ends with this value.
 #[derive(Debug)]
 #[must_use]
@@ -153,6 +176,16 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// By what others know that something is of this state directory.
+    pub(crate) fn mark(&self) -> Mark {
+        let path = fs::canonicalize(&self.base).unwrap_or_else(|_| self.base.clone());
+        let id = fs::metadata(&self.base).map(|it| format!("{}:{}", it.dev(), it.ino()));
+        Mark {
+            path: names::short(&path.display().to_string()),
+            directory: names::short(&id.unwrap_or_default()),
+        }
     }
 
     fn lock_file(&self, name: &str) -> Result<File> {

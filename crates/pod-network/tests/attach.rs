@@ -269,3 +269,37 @@ fn where_the_disk_is_full_nothing_is_made_and_nothing_is_left() {
     assert_same(&inventory(), &before, "");
     Call::new("ADD", "b", &config).make(&machine).unwrap();
 }
+
+#[test]
+fn a_second_state_directory_is_refused_and_touches_nothing() {
+    let machine = machine(&["a", "b"]);
+    Call::new("ADD", "a", &config()).make(&machine).unwrap();
+    let before = inventory(&machine);
+    for other in [
+        config_with(json!({"stateDir": "/run/other"})),
+        config_with(json!({"stateDir": "/run/other", "name": "other", "bridge": "cni1",
+            "ipam": {"type": "host-local", "subnet": "10.89.0.0/16"}})),
+    ] {
+        let error = Call::new("ADD", "b", &other).make(&machine).unwrap_err();
+        assert!(
+            error["code"] == 7 && error["msg"].as_str().unwrap().contains("stateDir"),
+            "{error}"
+        );
+        let mut gc = other;
+        gc["cni.dev/valid-attachments"] = json!([]);
+        Call::new("GC", "", &gc).make(&machine).unwrap();
+    }
+    machine.run(|| {
+        assert!(Host::new("/run/other").repair().unwrap().is_nothing());
+        Host::new("/run/other").remove_all().unwrap();
+    });
+    assert_same(&inventory(&machine), &before, "");
+    // The same directory by another path, as a container has it, and one that somebody has removed, are no other.
+    machine.sh("mkdir -p /run/same /var/lib/telaio && mount --bind /var/lib/telaio /run/same");
+    let same = config_with(json!({"stateDir": "/run/same"}));
+    Call::new("ADD", "b", &same).make(&machine).unwrap();
+    machine.run(|| assert!(Host::new("/run/same").repair().unwrap().is_nothing()));
+    Call::new("DEL", "b", &same).make(&machine).unwrap();
+    machine.sh("umount /run/same; rm -r /var/lib/telaio/pods");
+    Call::new("ADD", "b", &config()).make(&machine).unwrap();
+}

@@ -185,16 +185,19 @@ fn a_change_of_a_node_that_cannot_be_made_leaves_it_as_it_was() {
     for cidr in ["10.78.0.129/25", "10.79.2.1/25"] {
         for follows in [false, true] {
             let request = own("a", cidr, vec![]);
-            let refused = node.machine.run(move || match follows {
-                true => Host::default().follow_cluster(request).map(drop),
-                false => setup_node(request).map(drop),
+            let refused = node.machine.run(move || {
+                if follows {
+                    Host::default().follow_cluster(request).map(drop)
+                } else {
+                    setup_node(request).map(drop)
+                }
             });
             if follows && cidr.starts_with("10.79") {
                 // The cluster no longer has the other node.
                 refused.unwrap();
                 node.set_up(Backend::default(), None);
                 node.machine.run(|| {
-                    new_node_in_cluster(other("b", "10.79.2.1/24", "192.168.5.2")).unwrap()
+                    new_node_in_cluster(other("b", "10.79.2.1/24", "192.168.5.2")).unwrap();
                 });
                 continue;
             }

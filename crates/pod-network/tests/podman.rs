@@ -39,6 +39,8 @@ fn podman(machine: &Machine, line: &str) -> String {
 #[test]
 fn podman_runs_containers_on_networks_of_the_plugin() {
     let machine = Machine::start("podman");
+    let version = machine.sh("podman --version");
+    assert!(version.starts_with("podman version 4.3."), "what is promised is Debian's: {version}");
     machine.sh(PREPARE);
     machine.sh(&format!("cp {REFERENCE_DIR}/tuning {REFERENCE_DIR}/loopback {PLUGIN} /run/p/bin/"));
     let run = |name: &str, more: &str| {

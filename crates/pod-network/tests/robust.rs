@@ -8,21 +8,23 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::cni::{Call, config, config_with, inventory, machine};
+use support::cni::{Call, REFERENCE_DIR, config, config_with, inventory, machine, whole_inventory};
 use support::{Chance, Node, Wire, ask, ask_at, serve, serve_at};
 use telaio_pod_network::node::{
     CleanNodeRequest, SetupIptablesRequest, clean_node, setup_iptables,
 };
 use telaio_pod_network::{Host, Port};
+use telaio_testkit::machine::Machine;
 
-/// Starts a call and kills it after this time, unless it has ended.
-fn kill(call: &Call, after: Duration) {
+/// Starts a call and kills it after this time; whether it was still at work then.
+fn kill(call: &Call, after: Duration) -> bool {
+    use std::os::unix::process::ExitStatusExt;
     let mut child = call.command().spawn().unwrap();
     // Killed already, it reads nothing.
     let _ = child.stdin.take().unwrap().write_all(call.config.to_string().as_bytes());
     std::thread::sleep(after);
     let _ = child.kill();
-    child.wait().unwrap();
+    child.wait().unwrap().signal().is_some()
 }
 
 fn with_port() -> Value {
@@ -37,50 +39,86 @@ fn gc(config: &Value, valid: Value) -> Value {
     gc
 }
 
+/// The same with limits.
+fn limited() -> Value {
+    let mut config = with_port();
+    config["runtimeConfig"]["bandwidth"] =
+        json!({"ingressRate": 80_000_000, "egressRate": 80_000_000});
+    config
+}
+
+/// Ports and limits for what the reference plugin has made.
+fn chained(machine: &Machine) -> Value {
+    let bridge = config_with(
+        json!({"type": "bridge", "name": "other", "bridge": "br9", "cniVersion": "1.0.0",
+        "ipam": {"type": "host-local", "subnet": "10.99.0.0/24", "dataDir": "/run/host-local"}}),
+    );
+    let mut call = Call::new("ADD", "b", &bridge);
+    call.plugin = format!("{REFERENCE_DIR}/bridge");
+    let previous = call.make(machine).unwrap();
+    json!({"cniVersion": "1.1.0", "name": "other", "type": "telaio-cni", "prevResult": previous, "runtimeConfig": {
+        "portMappings": [{"hostPort": 9090, "containerPort": 80}],
+        "bandwidth": {"ingressRate": 80_000_000, "egressRate": 80_000_000}}})
+}
+
 #[test]
 fn killed_two_hundred_times_at_any_moment_everything_comes_right_and_nothing_is_left() {
-    const ROUNDS: u64 = 200;
-    let machine = machine(&["stays", "a"]);
+    const KILLS: u64 = 200;
+    let machine = machine(&["stays", "a", "b"]);
     Call::new("ADD", "stays", &config()).make(&machine).unwrap();
-    Call::new("ADD", "a", &with_port()).make(&machine).unwrap();
-    Call::new("DEL", "a", &with_port()).make(&machine).unwrap();
-    let before = inventory(&machine);
+    let chained = chained(&machine);
+    let kinds = [("a", with_port()), ("a", limited()), ("b", chained)];
+    for (container, config) in &kinds {
+        for command in ["ADD", "DEL"] {
+            Call::new(command, container, config).make(&machine).unwrap();
+        }
+    }
+    let before = whole_inventory(&machine);
     let mut chance = Chance(7);
-    for round in 0..ROUNDS {
-        let (add, delete) =
-            (Call::new("ADD", "a", &with_port()), Call::new("DEL", "a", &with_port()));
-        let after = Duration::from_micros(chance.below(6000));
+    let (mut landed, mut round) = (0, 0);
+    // How long a call takes is the machine's to say: where none is at work any more, they are killed sooner.
+    let mut longest = 6000;
+    while landed < KILLS {
+        round += 1;
+        assert!(round < KILLS * 4, "of {round} calls only {landed} were killed at work");
+        let (container, config) = &kinds[chance.below(3) as usize];
+        let call = |command| Call::new(command, container, config);
+        let (add, delete) = (call("ADD"), call("DEL"));
+        let mut collected = config.clone();
+        collected["cniVersion"] = "1.1.0".into();
         let valid = json!([{"containerID": "stays", "ifname": "eth0"}]);
-        let collect = Call::new("GC", "", &gc(&config(), valid));
+        let collect = Call::new("GC", "", &gc(&collected, valid));
         let killed = match chance.below(5) {
             0 | 1 => delete.clone(),
-            2 => collect,
+            2 => collect.clone(),
             _ => add.clone(),
         };
         if killed.command != "ADD" {
             add.make(&machine).unwrap();
         }
-        machine.run(move || kill(&killed, after));
+        let after = Duration::from_micros(chance.below(longest));
+        if machine.run(move || kill(&killed, after)) {
+            landed += 1;
+        } else {
+            longest = (longest * 9 / 10).max(500);
+        }
         match chance.below(3) {
             0 => {
                 // The same again; that it had been done before it was killed is all that may be in the way.
-                if let Err(error) = add.make(&machine) {
-                    assert_eq!(error["code"], 104, "round {round}: {error}");
-                } else {
-                    let _server = serve_at(&machine, Some("a"), "0.0.0.0", 80, Wire::Tcp);
-                    assert!(ask_at(&machine, None, "10.88.0.1", 8080, Wire::Tcp).is_ok());
+                match add.make(&machine) {
+                    Err(error) => assert_eq!(error["code"], 104, "round {round}: {error}"),
+                    Ok(_) if *container == "a" => {
+                        let _server = serve_at(&machine, Some("a"), "0.0.0.0", 80, Wire::Tcp);
+                        assert!(ask_at(&machine, None, "10.88.0.1", 8080, Wire::Tcp).is_ok());
+                    }
+                    Ok(_) => {}
                 }
                 delete.make(&machine).unwrap();
             }
             1 => _ = delete.make(&machine).unwrap(),
-            _ => {
-                let valid = json!([{"containerID": "stays", "ifname": "eth0"}]);
-                Call::new("GC", "", &gc(&config(), valid)).make(&machine).unwrap();
-            }
+            _ => _ = collect.make(&machine).unwrap(),
         }
-        if round % 10 == 9 {
-            support::assert_same(&inventory(&machine), &before, &format!("round {round}"));
-        }
+        support::assert_same(&whole_inventory(&machine), &before, &format!("round {round}"));
     }
 }
 
@@ -91,7 +129,7 @@ fn a_network_whose_making_was_killed_is_made_by_the_next_call() {
     for round in 0..20 {
         let add = Call::new("ADD", "a", &with_port());
         let (killed, after) = (add.clone(), Duration::from_micros(chance.below(8000)));
-        machine.run(move || kill(&killed, after));
+        machine.run(move || _ = kill(&killed, after));
         Call::new("DEL", "a", &with_port()).make(&machine).unwrap();
         add.make(&machine).unwrap();
         machine.sh("ip netns exec a ping -c 1 -W 3 10.88.0.1");
@@ -185,9 +223,13 @@ fn what_somebody_removed_is_mended() {
     support::assert_same(&node.inventory(), &before, "");
     let _server = serve(&node, Some("a"), "10.77.1.2", 80, Wire::Tcp);
     assert!(ask(&node, Some("b"), "10.77.1.1", 8080, Wire::Tcp).is_ok());
-    // An instance that is gone, and a link that nobody knows.
-    node.machine
-        .sh("ip netns del telaio-i-b; ip link add tlvabcdefghijkl type veth peer name stray");
+    // An instance that is gone, and a link that nobody knows. The kernel takes its time with the former.
+    node.machine.sh("ip netns del telaio-i-b");
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while node.machine.sh("ip -o link | grep -c tlv").trim() != "1" {
+        assert!(Instant::now() < deadline, "the links of b stay");
+    }
+    node.machine.sh("ip link add tlvabcdefghijkl type veth peer name stray");
     let mended = node.machine.run(|| Host::default().repair().unwrap());
     assert_eq!((mended.attachments.len(), mended.links.len()), (1, 1), "{mended:?}");
     node.machine.sh("nft flush ruleset");

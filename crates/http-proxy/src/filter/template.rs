@@ -100,6 +100,11 @@ impl Name {
         })
     }
 
+    /// Whether it is the request's host.
+    fn is_host(&self) -> bool {
+        matches!(self, Self::Host | Self::Authority)
+    }
+
     /// Whether a client can write there what it likes.
     fn is_at_will(&self) -> bool {
         matches!(self, Self::Header(_) | Self::Cookie(_) | Self::User)
@@ -199,13 +204,17 @@ impl Template {
         let mut before = String::new();
         let mut leads = Leads::AsWritten;
         for piece in &self.pieces {
+            // Behind a slash alone another may follow, and then a host.
+            let bare = before.bytes().all(|byte| byte == b'/');
             // A path from the root, or behind `https://host/`: all that follows is path and query.
-            let within_path = before.starts_with('/') && !before.starts_with("//");
-            if within_path || before.matches('/').count() >= 3 {
+            let of_root = before.starts_with('/') && !before.starts_with("//");
+            if !bare && (of_root || before.matches('/').count() >= 3) {
                 return leads;
             }
             match piece {
                 Piece::Text(text) => before.push_str(text),
+                // Of one path element, or of none.
+                Piece::Name(name) if before == "/" && (name.is_at_will() || name.is_host()) => {}
                 Piece::Name(Name::Scheme) => before.push('x'),
                 Piece::Name(name @ (Name::Host | Name::Authority)) => {
                     let host_only = *name == Name::Host;
@@ -214,8 +223,12 @@ impl Template {
                     leads = leads.max(to);
                     before.push('x');
                 }
-                // These begin with a slash.
-                Piece::Name(Name::RequestUri | Name::Path) => before.push('/'),
+                // These begin with a slash, or two if the client likes.
+                Piece::Name(Name::RequestUri | Name::Path)
+                    if !bare && !before.trim_end_matches('/').ends_with(':') =>
+                {
+                    before.push('/');
+                }
                 Piece::Name(_) => return Leads::Anywhere,
             }
         }

@@ -87,10 +87,10 @@ enum Stage {
 
 /// What a try may take.
 pub(crate) struct Bounds<'a> {
+    pub(crate) policy: &'a Policy,
     /// The deadline, kept with the endpoint's connection: those are used again and again, while a
     /// client's may have one request only.
     pub(crate) timer: &'a mut Timer,
-    pub(crate) policy: &'a Policy,
     /// When the try began.
     pub(crate) begun: Instant,
     /// When the whole request must be over.
@@ -105,8 +105,8 @@ pub(crate) struct Relay<'a, S, U, R> {
     pub(crate) respond: &'a mut R,
     pub(crate) from_upstream: Buffer,
     framing: RequestFraming,
-    timer: &'a mut Timer,
     policy: &'a Policy,
+    timer: &'a mut Timer,
     timeouts: &'a Timeouts,
     /// The time, as long as nothing was waited for.
     now: Option<Instant>,
@@ -152,7 +152,7 @@ where
         framing: RequestFraming,
         bounds: Bounds<'a>,
     ) -> Self {
-        let Bounds { timer, policy, begun, overall } = bounds;
+        let Bounds { policy, timer, begun, overall } = bounds;
         exchange.to_client.clear();
         Self {
             client,
@@ -161,8 +161,8 @@ where
             respond,
             from_upstream: Buffer::default(),
             framing,
-            timer,
             policy,
+            timer,
             timeouts: &policy.timeouts,
             now: Some(begun),
             overall,

@@ -186,8 +186,8 @@ impl<S: Io> Connection<S> {
             }
             Err(kind) => {
                 parse::request_line(head, limits, &mut exchange.request);
-                Box::pin(self.refuse(kind, None)).await;
                 self.observe_error(&exchange.request, kind, begun);
+                Box::pin(self.refuse(kind, None)).await;
                 false
             }
         };
@@ -267,8 +267,9 @@ impl<S: Io> Connection<S> {
     ) -> bool {
         if framing.upgrade && !self.client.buffer.is_empty() {
             // Nobody may speak the new protocol before the endpoint agreed to it.
-            self.refuse(ErrorKind::BadRequest("bytes after an upgrade"), Some(&exchange.request))
-                .await;
+            let kind = ErrorKind::BadRequest("bytes after an upgrade");
+            self.observe_error(&exchange.request, kind, begun);
+            self.refuse(kind, Some(&exchange.request)).await;
             return false;
         }
         if framing.names_fields {
@@ -332,9 +333,9 @@ impl<S: Io> Connection<S> {
         let mut exchange = take_exchange(&self.info, self.scheme);
         let limits = &self.proxy.settings().limits;
         parse::request_line(self.client.buffer.filled(), limits, &mut exchange.request);
-        self.refuse(kind, None).await;
         self.observe_error(&exchange.request, kind, begun);
         give_back(exchange);
+        self.refuse(kind, None).await;
     }
 
     /// Answers with an error and closes.
@@ -584,7 +585,8 @@ impl<S: Io> Connection<S> {
             forwarding,
             stop: &self.stop,
             flight: &flight,
-            retry_on: state.retry_statuses(),
+            retry_on: state.retry_statuses(&exchange.request.method),
+            retry_until: state.retry_until(),
             answered: None,
         };
         let mut relay = Relay::new(
@@ -593,7 +595,7 @@ impl<S: Io> Connection<S> {
             exchange,
             &mut respond,
             framing,
-            Bounds { timer, policy, begun: if reused { begun } else { Instant::now() }, overall },
+            Bounds { policy, timer, begun: if reused { begun } else { Instant::now() }, overall },
         );
         let end = relay.run().await;
         let repeatable = relay.can_repeat();
@@ -678,6 +680,7 @@ struct Responding<'a> {
     stop: &'a Stop,
     flight: &'a Flight,
     retry_on: Option<RetryOn>,
+    retry_until: Option<Instant>,
     answered: Option<Instant>,
 }
 
@@ -687,6 +690,7 @@ impl Respond for Responding<'_> {
         self.answered = Some(now);
         self.flight.answered(clock::nanos(now));
         self.retry_on.is_some_and(|on| on.status(response.status.as_u16()))
+            && self.retry_until.is_none_or(|until| now < until)
     }
 
     fn edit(&mut self, request: &RequestHead, response: &mut ResponseHead) {

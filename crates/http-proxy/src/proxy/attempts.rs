@@ -83,12 +83,24 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// The statuses to try again on, as long as there are tries left.
-    pub(crate) fn retry_statuses(&self) -> Option<RetryOn> {
+    /// The statuses to try again on, as long as another try may be made: an answer that nothing follows
+    /// is the client's, whatever it says.
+    pub(crate) fn retry_statuses(&self, method: &Method) -> Option<RetryOn> {
         let retry = &self.forwarding.route.route.policy.retry;
         let wanted =
             !self.any_status && retry.on.has_statuses() && self.tries < u32::from(retry.tries);
-        (wanted && self.has_other()).then_some(retry.on)
+        let may = wanted
+            && self.forwarding.may_repeat(method)
+            && self.retry_until().is_none_or(|until| Instant::now() < until)
+            && self.has_other()
+            && self.forwarding.upstream.budget.has_one(clock::nanos(Instant::now()));
+        may.then_some(retry.on)
+    }
+
+    /// Until when another try may begin.
+    pub(crate) fn retry_until(&self) -> Option<Instant> {
+        let within = self.forwarding.route.route.policy.retry.within?;
+        self.begun.checked_add(within)
     }
 
     /// Whether there is an endpoint that was not tried.

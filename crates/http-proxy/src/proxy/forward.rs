@@ -118,8 +118,8 @@ impl HttpProxy {
         match exchange.head(&request.method, &mut response).await {
             Ok(framing) => {
                 attempts.answered = exchange.answered;
-                let refused =
-                    attempts.retry_statuses().is_some_and(|on| on.status(response.status.as_u16()));
+                let retried = attempts.retry_statuses(&request.method);
+                let refused = retried.is_some_and(|on| on.status(response.status.as_u16()));
                 attempts.report_answer(&peer, &response);
                 if refused && let Some(body) = exchange.take_body() {
                     let kind = ErrorKind::BadResponse("refused by the route's retry policy");
@@ -152,8 +152,8 @@ impl HttpProxy {
             return Err((error, exchange.take_body()));
         }
         attempts.answered = Some(Instant::now());
-        let refused =
-            attempts.retry_statuses().is_some_and(|on| on.status(response.status.as_u16()));
+        let retried = attempts.retry_statuses(&request.method);
+        let refused = retried.is_some_and(|on| on.status(response.status.as_u16()));
         attempts.report_answer(peer, &response);
         if refused && let Some(body) = exchange.take_body() {
             let kind = ErrorKind::BadResponse("refused by the route's retry policy");

@@ -33,6 +33,12 @@ impl RetryBudget {
         }
     }
 
+    /// Whether a retry could be paid for now.
+    pub fn has_one(&self, now_ns: u64) -> bool {
+        self.pay_for_time(now_ns);
+        self.balance.load(Relaxed) >= COST
+    }
+
     /// Whether a retry may be made; it is paid for then.
     pub fn withdraw(&self, now_ns: u64) -> bool {
         self.pay_for_time(now_ns);

@@ -164,13 +164,15 @@ fn collect(host: &Host, config: &Config) -> Result<(), Fault> {
     let _lock = state.lock_exclusive()?;
     let own = network(config);
     let mut stale = state.attachments()?;
-    stale.retain(|(_, record)| {
-        record.as_ref().is_some_and(|record| {
+    stale.retain(|(_, record)| match record {
+        Some(record) => {
             let is_valid = valid.iter().any(|(container, interface)| {
                 (container, interface) == (&record.container, &record.interface)
             });
             record.network == own && (record.mac.is_empty() || !is_valid)
-        })
+        }
+        // Cut short before it said anything: nothing of it was made, and nobody is at it under this lock.
+        None => true,
     });
     Ok(attach::detach_many(&state, stale)?)
 }

@@ -144,12 +144,15 @@ impl World {
         if self.policies.get(key) == policy.as_ref() {
             return;
         }
+        let had_policies = self.has_policies(&key.namespace);
         match policy {
             Some(policy) => _ = self.policies.insert(key.clone(), policy),
             None => _ = self.policies.remove(key),
         }
         self.stale.policies.insert(Arc::clone(&key.namespace));
-        self.changed.insert(Part::Namespace(Arc::clone(&key.namespace)));
+        if had_policies != self.has_policies(&key.namespace) {
+            self.changed.insert(Part::Namespace(Arc::clone(&key.namespace)));
+        }
     }
 
     /// A pod is now this, or is no more.

@@ -110,6 +110,9 @@ fn iptables_gets_the_same_as_text() {
         "-A TELAIO-POD-SOURCE -d 10.2.0.0/24 -j RETURN",
         "-A TELAIO-POD-SOURCE -s 10.1.0.0/24 -d 10.9.0.0/16 -j RETURN",
         "-A TELAIO-POD-GUARD -s 10.1.0.0/24 -m devgroup --src-group 0x7e1a0001 -j RETURN",
+        "-A TELAIO-POD-APART -m devgroup --src-group 0x7e1a0001 -j RETURN",
+        "-A TELAIO-POD-APART -d 10.2.0.0/24 -m devgroup --src-group 0x7e1a0000/0xffff0000 -j DROP",
+        "-A TELAIO-POD-APART -s 10.2.0.0/24 -m devgroup --dst-group 0x7e1a0000/0xffff0000 -j DROP",
         "-I FORWARD -j TELAIO-POD-APART",
         "-A FORWARD -j TELAIO-POD-PASS",
     ] {

@@ -128,3 +128,11 @@ pub fn inventory(machine: &Machine) -> String {
          nft list ruleset | sed 's/counter packets [0-9]* bytes [0-9]*//'; find /var/lib/telaio -type f 2>/dev/null | grep -v 'lock$\\|/last-' | sort; true",
     )
 }
+
+/// The same with all else that may be left: neighbours, forwarding entries, namespaces, limits.
+pub fn whole_inventory(machine: &Machine) -> String {
+    let more = machine.sh(
+        "ip neigh show nud permanent | sort; bridge fdb show | grep -v '33:33:\\|01:00:5e:' | sort; ls /run/netns; tc qdisc show | grep 'tbf\\|ingress'; true",
+    );
+    inventory(machine) + &more
+}

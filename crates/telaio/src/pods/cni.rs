@@ -73,9 +73,9 @@ impl Installer {
                 "not installed: {} is another plugin's; remove it, or start with --take-over-cni to move it aside",
                 other.display()
             );
-            if self.told.as_ref() != Some(&other) {
+            if self.told.as_ref() != Some(other) {
                 tracing::warn!("the CNI configuration is {state}");
-                self.told = Some(other);
+                self.told = Some(other.clone());
             }
             return Ok(state);
         }

@@ -317,6 +317,16 @@ impl Syncer for PodsSyncer {
     }
 }
 
+/// The pod that an attachment is of, if that is known.
+fn key_of(attachment: &Attachment) -> Option<ObjectKey> {
+    let pod = attachment.pod.as_ref()?;
+    Some(ObjectKey::new(pod.namespace.as_str(), pod.name.as_str()))
+}
+
+fn transient(error: impl std::fmt::Display) -> ApplyError {
+    ApplyError::Transient(error.to_string())
+}
+
 /// What is wrong and keeps nothing else from being right: told in the status, and once in the log.
 #[derive(Debug, Default)]
 struct Problems {
@@ -344,16 +354,6 @@ impl Problems {
         self.told.clone_from(&all);
         all.into_iter().collect()
     }
-}
-
-/// The pod that an attachment is of, if that is known.
-fn key_of(attachment: &Attachment) -> Option<ObjectKey> {
-    let pod = attachment.pod.as_ref()?;
-    Some(ObjectKey::new(pod.namespace.as_str(), pod.name.as_str()))
-}
-
-fn transient(error: impl std::fmt::Display) -> ApplyError {
-    ApplyError::Transient(error.to_string())
 }
 
 fn apply_error(error: &Error) -> ApplyError {

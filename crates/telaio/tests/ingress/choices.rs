@@ -116,7 +116,7 @@ fn a_client_stays_with_the_canary_or_with_the_others_while_its_cookie_does() {
     let (one, new) = (Echo::start("one"), Echo::start("new"));
     let manifests = Manifests::empty();
     let affinity = [("affinity", "cookie"), ("affinity-canary-behavior", "sticky")];
-    let share = [("canary", "true"), ("canary-weight", "50"), affinity[0]];
+    let share = [("canary", "true"), ("canary-weight", "50")];
     let all = service("one", &[&one])
         + &service("new", &[&new])
         + &ingresses(&[("a.example.com", &affinity)])

@@ -98,7 +98,7 @@ fn what_is_decided_at_a_brain_moves_requests_of_its_nodes() {
     // The node's own log has no such entry, and says so.
     let elsewhere = manage(&plane.agent, &["overrides", "undo", &id]);
     assert_eq!(elsewhere.code, Some(2), "{elsewhere:?}");
-    assert!(elsewhere.stderr.contains("another agent"), "{elsewhere:?}");
+    assert!(elsewhere.stderr.contains("is in the audit log of"), "{elsewhere:?}");
     managed(&brain, &["overrides", "undo", &id]);
     wait_answers(&plane, &["one", "two"]);
 }
@@ -235,10 +235,10 @@ fn a_token_does_not_leave_this_machine_in_the_clear() {
 #[test]
 fn a_trace_from_a_shared_link_shows_a_line_that_is_safe_to_paste() {
     let (_one, _two, plane) = two();
-    let question = "/api/v1/trace?url=http://a.example.com/;touch%20/tmp/x";
+    let question = "/api/v1/trace?url=http://a.example.com/;reboot";
     let answer = told(plane.agent.admin, question);
     let command = answer["command"].as_str().unwrap();
-    assert!(command.ends_with("--url 'http://a.example.com/;touch /tmp/x'"), "{command}");
+    assert!(command.ends_with("--url 'http://a.example.com/;reboot'"), "{command}");
     let source = plane.manifests.source();
     let (_, path) = source.split_once('=').unwrap();
     for part in ["telaio trace --source ", path, "--node loom-a"] {

@@ -30,7 +30,7 @@ const HOSTS: usize = 12;
 /// Between two requests of one connection, so that others come to work on a small machine.
 const PAUSE: Duration = Duration::from_millis(150);
 /// Between two changes.
-const CHANGE_PAUSE: Duration = Duration::from_millis(15);
+const CHANGE_PAUSE: Duration = Duration::from_millis(8);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Wire {

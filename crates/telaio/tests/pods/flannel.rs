@@ -111,6 +111,16 @@ fn a_node_with_flannel_and_one_with_us_reach_each_others_pods() {
         || own().to_string(),
     );
     stage.a.stop();
+    // What we wrote is taken back, but not what somebody has changed since.
+    let mut changed = own();
+    changed["apiVersion"] = "v1".into();
+    changed["kind"] = "Node".into();
+    changed["metadata"]["annotations"][format!("{FLANNEL}backend-data")] = "theirs".into();
+    server.apply(changed).unwrap();
+    stage.a.node.machine.sh("ip netns del telaio-i-one");
+    assert!(stage.a.cleanup().contains("annotations of node node-a"));
+    let left = own()["metadata"]["annotations"].clone();
+    assert_eq!(left, json!({ format!("{FLANNEL}backend-data"): "theirs" }));
     drop(server);
     runtime.shutdown_background();
 }

@@ -19,5 +19,7 @@ mod cleanup;
 mod cni;
 mod first;
 mod flannel;
+mod life;
 mod nodes;
 mod policy;
+mod rules;

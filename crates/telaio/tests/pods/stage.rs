@@ -20,18 +20,23 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Agent {
     pub(crate) node: Node,
     child: Option<Child>,
+    brain: Option<Child>,
     dir: TempDir,
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
         self.stop();
+        if let Some(mut brain) = self.brain.take() {
+            let _ = brain.kill();
+            let _ = brain.wait();
+        }
     }
 }
 
 impl Agent {
     fn new(node: Node) -> Self {
-        Self { node, child: None, dir: tempfile::tempdir().unwrap() }
+        Self { node, child: None, brain: None, dir: tempfile::tempdir().unwrap() }
     }
 
     /// A file or directory of this node's own.
@@ -67,6 +72,55 @@ impl Agent {
             let _ = Command::new("kill").arg(child.id().to_string()).status();
             let _ = child.wait();
         }
+    }
+
+    /// Ends it at once, whatever it is doing.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// Starts the agent without waiting for it.
+    pub(crate) fn launch(&mut self, manifests: &str) {
+        let mut command = command();
+        let (bin, conf) = (self.path("cni-bin"), self.path("cni-conf"));
+        command
+            .args(["run", "--node", &self.node.name, "--planes=pods", "--take-over-cni"])
+            .arg(format!("--source=dir:{manifests}"))
+            .arg(format!("--cni-bin-dir={}", bin.display()))
+            .arg(format!("--cni-conf-dir={}", conf.display()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        self.child = Some(self.node.machine.run(move || command.spawn().unwrap()));
+    }
+
+    /// Starts `telaio cleanup` and kills it after this time, unless it has ended.
+    pub(crate) fn kill_cleanup(&self, after: Duration) {
+        let (bin, conf) = (self.path("cni-bin"), self.path("cni-conf"));
+        self.node.machine.run(move || {
+            let mut command = command();
+            command.arg("cleanup").arg(format!("--cni-bin-dir={}", bin.display()));
+            command.arg(format!("--cni-conf-dir={}", conf.display()));
+            let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            std::thread::sleep(after);
+            let _ = child.kill();
+            child.wait().unwrap();
+        });
+    }
+
+    /// Starts a brain on this machine, for agents to follow.
+    pub(crate) fn start_brain(&mut self, manifests: &str) {
+        let mut command = command();
+        let log = fs::File::create(self.path("log")).unwrap();
+        command
+            .args(["brain", "--api-listen=127.0.0.1:12090", "--admin-listen=127.0.0.1:9901"])
+            .args(["--metrics-bind-address=127.0.0.1:0", "--healthz-bind-address=127.0.0.1:0"])
+            .arg(format!("--source=dir:{manifests}"))
+            .stdout(Stdio::null())
+            .stderr(log);
+        self.brain = Some(self.node.machine.run(move || command.spawn().unwrap()));
     }
 
     /// Sends it a signal, as to stop it in its tracks.
@@ -138,7 +192,8 @@ pub(crate) struct Stage {
     pub(crate) a: Agent,
     pub(crate) b: Agent,
     manifests: TempDir,
-    _switch: telaio_testkit::machine::Machine,
+    /// What both hang on; it has addresses, too, and so is somebody outside.
+    pub(crate) switch: telaio_testkit::machine::Machine,
 }
 
 impl Stage {
@@ -150,7 +205,7 @@ impl Stage {
             a: Agent::new(a),
             b: Agent::new(b),
             manifests: tempfile::tempdir().unwrap(),
-            _switch: switch,
+            switch,
         };
         stage.write("node-a", &node("node-a", 1));
         stage.write("node-b", &node("node-b", 2));
@@ -186,7 +241,7 @@ impl Stage {
 }
 
 /// A Node with the networks 10.77.N.0/24 and fd77:N::/64.
-fn node(name: &str, number: u8) -> String {
+pub(crate) fn node(name: &str, number: u8) -> String {
     format!(
         "apiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\n\
          spec: {{podCIDRs: ['10.77.{number}.0/24', 'fd77:{number}::/64']}}\n\

@@ -71,6 +71,15 @@ fn an_address_leads_where_it_was_written_to() {
         ("https://auth.svc$http_x", Leads::Anywhere),
         ("http$args", Leads::Anywhere),
         ("//$http_x/a/b/c", Leads::Anywhere),
+        ("/$http_x/login", Leads::AsWritten),
+        ("/$host/login", Leads::AsWritten),
+        // A path may begin with two slashes, a query with one, and a field may be empty.
+        ("$request_uri", Leads::Anywhere),
+        ("/$uri", Leads::Anywhere),
+        ("/$args", Leads::Anywhere),
+        ("/$http_x/$http_y", Leads::Anywhere),
+        ("https:$request_uri", Leads::Anywhere),
+        ("https://$request_uri", Leads::Anywhere),
     ] {
         assert_eq!(leads(text), who, "{text}");
     }
