@@ -75,7 +75,7 @@ async function take(world, directory) {
     const [width, height] = NAMES[i] === 'map' ? MAP_SIZE : SIZE;
     await page.setViewportSize({ width, height });
     await show(page, view);
-    if (NAMES[i] === 'map') await page.locator('path.edge.bad').first().waitFor();
+    if (NAMES[i] === 'map') await page.locator('.map-edges path.edge.bad').first().waitFor({ state: 'attached' });
     await shoot(page, NAMES[i]);
   }
   await page.close();

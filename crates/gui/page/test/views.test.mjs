@@ -114,9 +114,9 @@ test('answers of 500 redden the line to their backend, and are its errors, not t
     await page.open('map');
     const box = page.locator('.vertex.k-endpoint', { hasText: 'orders-3' });
     await box.locator('.figure.bad').waitFor();
-    await until('its line is red', async () => (await page.locator('path.edge.bad').count()) > 0);
+    await until('its line is red', async () => (await page.locator('.map-edges path.edge.bad').count()) > 0);
     const colour = (selector) => page.locator(selector).first().evaluate((it) => getComputedStyle(it).stroke);
-    assert((await colour('path.edge.bad')) !== (await colour('path.edge.busy')), 'a red line has the colour of the others');
+    assert((await colour('.map-edges path.edge.bad')) !== (await colour('.map-edges path.edge.busy')), 'a red line has the colour of the others');
     await page.open('map?as=list');
     await page.locator('.tree .branch', { hasText: 'orders-3' }).getByText('errors').waitFor();
   } finally {
@@ -234,7 +234,7 @@ test('the map leads from host to node and opens what is clicked', async ({ open 
   const page = await open();
   await page.open('map');
   for (const kind of ['host', 'route', 'service', 'endpoint', 'node']) await page.locator(`.vertex.k-${kind}`).first().waitFor();
-  await until('an edge carries traffic', async () => (await page.locator('path.edge.busy').count()) > 0);
+  await until('an edge carries traffic', async () => (await page.locator('.map-edges path.edge.busy').count()) > 0);
   await page.locator('.vertex.k-service').first().focus();
   await page.keyboard.press('ArrowRight');
   await until('the arrow leads to an endpoint', () => page.evaluate(() => document.activeElement?.classList.contains('k-endpoint')));
