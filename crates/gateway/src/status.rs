@@ -80,7 +80,9 @@ impl Shared {
     /// All are.
     fn note_all(&mut self) {
         let all: Vec<_> = self.ours.keys().cloned().collect();
-        all.into_iter().for_each(|key| self.note(key));
+        for key in all {
+            self.note(key);
+        }
     }
 
     /// One was looked at as it was when it was noted then.

@@ -313,10 +313,14 @@ fn make(
     }
     let netns = match (netns, &record.netns_name) {
         (Some(netns), _) => netns,
-        (None, Some(name)) => if let Some(netns) = Netns::open_live(name)? { netns } else {
-            begun.netns = true;
-            Netns::create(name)?
-        },
+        (None, Some(name)) => {
+            if let Some(netns) = Netns::open_live(name)? {
+                netns
+            } else {
+                begun.netns = true;
+                Netns::create(name)?
+            }
+        }
         (None, None) => Netns::open_path(Path::new(&record.netns))?,
     };
     let mac = record.hardware_address();

@@ -41,11 +41,7 @@ pub(crate) fn claim(state: &State, key: &str, record: &Attachment) -> Result<()>
     for port in &record.ports {
         let dir = directory(state, port);
         for entry in read_dir(&dir)? {
-            let conflicts = match claimed_address(&entry.file_name()) {
-                Some(address) => addresses_meet(address, port.host_ip),
-                None => false,
-            };
-            if conflicts && !is_of(&entry.path(), record) {
+            if claims(&entry.file_name(), port.host_ip) && !is_of(&entry.path(), record) {
                 let owner = read_record::<Attachment>(&entry.path()).ok().flatten();
                 let owner =
                     owner.map_or("an unfinished attachment".to_owned(), |it| it.to_string());
@@ -155,12 +151,16 @@ fn directory(state: &State, port: &Port) -> PathBuf {
     state.ports_dir().join(format!("{protocol}-{}", port.host_port))
 }
 
-/// The address that a claim is for, by its name; `None` for what is no claim.
-fn claimed_address(name: &std::ffi::OsStr) -> Option<Option<IpAddr>> {
-    match name.to_str()? {
-        ANY => Some(None),
-        text => Some(Some(text.parse().ok()?)),
-    }
+/// Whether what has this name claims the port at this address, too.
+fn claims(name: &std::ffi::OsStr, host_ip: Option<IpAddr>) -> bool {
+    let claimed = match name.to_str() {
+        Some(ANY) => None,
+        text => match text.and_then(|text| text.parse().ok()) {
+            Some(ip) => Some(ip),
+            None => return false,
+        },
+    };
+    addresses_meet(claimed, host_ip)
 }
 
 fn claim_name(port: &Port) -> String {

@@ -574,7 +574,8 @@ mod tests {
         state.remove_all().unwrap();
         drop(removing);
         thread.join().unwrap();
-        let left: Vec<_> = read_dir(dir.path()).unwrap().iter().map(std::fs::DirEntry::file_name).collect();
+        let left: Vec<_> =
+            read_dir(dir.path()).unwrap().iter().map(std::fs::DirEntry::file_name).collect();
         assert_eq!(left, ["pods"], "what was removed is gone");
     }
 }

@@ -72,7 +72,9 @@ fn fifty_at_once_are_all_made_while_somebody_mends_all_the_time() {
             })
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
     ended.store(true, Ordering::Relaxed);
     assert!(mending.join().unwrap() > 0);
     let attached = machine.run(|| Host::default().attachments().unwrap());
@@ -103,7 +105,9 @@ fn instances_that_are_published_while_rules_and_networks_are_removed_are_whole_o
             let gone = telaio_pod_network::node::CleanNodeRequest::new("race");
             telaio_pod_network::node::clean_node(gone).unwrap();
         });
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         assert_eq!(node.machine.run(|| Host::default().attachments().unwrap()), []);
         node.machine.sh("! ip -o link | grep tlv; ! ls /run/netns | grep telaio-i; ! nft list ruleset | grep 700");
     }

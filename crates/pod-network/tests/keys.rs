@@ -85,7 +85,7 @@ fn what_is_no_result_of_a_plugin_is_refused_and_nothing_panics() {
         support::cni::PLUGIN
     ));
     assert_eq!(serde_json::from_str::<Value>(&said).unwrap()["code"], 6, "{said}");
-    assert_eq!(inventory(&machine), before.replace("/var/lib/telaio", "/var/lib/telaio"));
+    assert_eq!(inventory(&machine), before);
 }
 
 #[test]
@@ -178,7 +178,9 @@ fn a_plain_bridge_carries_frames_from_port_to_port_and_takes_all_of_them_if_told
     machine.sh("! ip -o address show dev cni0 | grep 10.88");
     // An instance hears what it sends to its own address by way of the bridge: hairpin.
     assert_eq!(machine.sh("bridge link | grep -c 'isolated on' || true").trim(), "0");
-    ["a", "b"].map(|name| Call::new("DEL", name, &config).make(&machine).unwrap());
+    for name in ["a", "b"] {
+        Call::new("DEL", name, &config).make(&machine).unwrap();
+    }
 }
 
 #[test]

@@ -272,7 +272,7 @@ impl AdminAgent {
     }
 }
 
-fn refusal(error: WriteError) -> Refusal {
+fn refusal(error: &WriteError) -> Refusal {
     match error {
         WriteError::Conflict(_) | WriteError::TooMany(_) => Refusal::Conflict(error.to_string()),
         _ => Refusal::Unavailable(error.to_string()),
@@ -377,7 +377,7 @@ impl Agent for AdminAgent {
     ) -> BoxFuture<'_, Result<Vec<ObjectKey>, Refusal>> {
         async move {
             let seen = ended.iter().map(|it| Override::clone(it)).collect();
-            self.writer.remove_seen(seen).await.map_err(refusal)
+            self.writer.remove_seen(seen).await.map_err(|error| refusal(&error))
         }
         .boxed()
     }
@@ -390,7 +390,7 @@ impl Agent for AdminAgent {
         &self,
         changes: Vec<(ObjectKey, Option<Override>)>,
     ) -> BoxFuture<'_, Result<(), Refusal>> {
-        async { self.writer.write(changes).await.map_err(refusal) }.boxed()
+        async { self.writer.write(changes).await.map_err(|error| refusal(&error)) }.boxed()
     }
 
     fn read_only_because(&self) -> Option<String> {

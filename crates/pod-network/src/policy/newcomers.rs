@@ -110,7 +110,9 @@ fn remove(
 ) -> std::result::Result<(), NetlinkError> {
     let mut delete = |ips: &[IpAddr]| {
         let mut batch = Batch::new(nft_family(family), TABLE);
-        ips.iter().for_each(|ip| batch.delete_element(&map.name(), &octets(*ip)));
+        for ip in ips {
+            batch.delete_element(&map.name(), &octets(*ip));
+        }
         nft.commit(&mut [&mut batch])
     };
     match ips {

@@ -522,7 +522,10 @@ async fn overrides_are_written_again_after_a_conflict_and_refusals_say_what_to_d
     assert_eq!(writer.remove_seen(vec![seen.clone()]).await.unwrap(), []);
     writer.write(set(&seen)).await.unwrap();
     server.fail_after(1, 1, 409);
-    assert_eq!(writer.remove_seen(vec![seen.clone()]).await.unwrap(), [seen.meta.key.clone()]);
+    assert_eq!(
+        writer.remove_seen(vec![seen.clone()]).await.unwrap(),
+        std::slice::from_ref(&seen.meta.key)
+    );
     assert_eq!(data().as_object().unwrap().keys().collect::<Vec<_>>(), ["shop.a.json"]);
 
     server.refuse("update", "configmaps", 403);

@@ -30,13 +30,13 @@ const NAMED_MAX: usize = 8;
 /// `telaio drain`.
 pub(crate) fn drain(args: &EndpointActionArgs, out: &mut impl Write) -> Result<(), CommandError> {
     let (service, target) = meant(&args.service, &args.target, &args.decision.client)?;
-    act(Action::Drain { service, target }, &args.decision, out)
+    act(&Action::Drain { service, target }, &args.decision, out)
 }
 
 /// `telaio undrain`.
 pub(crate) fn undrain(args: &EndpointActionArgs, out: &mut impl Write) -> Result<(), CommandError> {
     let (service, target) = meant(&args.service, &args.target, &args.decision.client)?;
-    act(Action::Undrain { service, target }, &args.decision, out)
+    act(&Action::Undrain { service, target }, &args.decision, out)
 }
 
 /// `telaio weight`.
@@ -63,7 +63,7 @@ pub(crate) fn weight(args: &WeightArgs, out: &mut impl Write) -> Result<(), Comm
         ));
     }
     let (service, target) = meant(&args.service, &target, &args.decision.client)?;
-    act(Action::Weight { service, target, weight }, &args.decision, out)
+    act(&Action::Weight { service, target, weight }, &args.decision, out)
 }
 
 /// `telaio purge`.
@@ -82,7 +82,7 @@ pub(crate) fn purge(args: &PurgeArgs, out: &mut impl Write) -> Result<(), Comman
         output: args.output,
         client: args.client.clone(),
     };
-    act(Action::PurgeCache { what }, &decision, out)
+    act(&Action::PurgeCache { what }, &decision, out)
 }
 
 /// `telaio overrides`.
@@ -98,29 +98,29 @@ pub(crate) fn overrides(args: &OverridesArgs, out: &mut impl Write) -> Result<()
                 node: on_node.clone(),
                 weight: *weight,
             };
-            act(action, decision, out)
+            act(&action, decision, out)
         }
         OverridesCommand::Remove { service, target: which, decision } => {
             let (service, target) = meant(service, which, &decision.client)?;
-            act(Action::RemoveBackend { service, target }, decision, out)
+            act(&Action::RemoveBackend { service, target }, decision, out)
         }
         OverridesCommand::Pause { ingress, host, path, decision } => {
             let (ingress, host, path) = (key(ingress), host.clone(), path.clone());
-            act(Action::PauseRoute { ingress, host, path, retry_after_s: None }, decision, out)
+            act(&Action::PauseRoute { ingress, host, path, retry_after_s: None }, decision, out)
         }
         OverridesCommand::Resume { ingress, host, path, decision } => {
             let (ingress, host, path) = (key(ingress), host.clone(), path.clone());
-            act(Action::ResumeRoute { ingress, host, path }, decision, out)
+            act(&Action::ResumeRoute { ingress, host, path }, decision, out)
         }
         OverridesCommand::Delete { name, decision } => {
-            act(Action::RemoveOverride { name: key(name) }, decision, out)
+            act(&Action::RemoveOverride { name: key(name) }, decision, out)
         }
         OverridesCommand::Undo { id, decision } => {
             let request =
                 |dry_run| UndoRequest { dry_run, reason: decision.reason.clone(), by: who() };
             ask(&format!("{ACTIONS}/{id}/undo"), &request, decision, out)
         }
-        OverridesCommand::Resync { decision } => act(Action::Resync, decision, out),
+        OverridesCommand::Resync { decision } => act(&Action::Resync, decision, out),
     }
 }
 
@@ -184,7 +184,7 @@ fn who() -> Option<String> {
     ["SUDO_USER", "USER", "USERNAME"].iter().find_map(|name| std::env::var(name).ok())
 }
 
-fn act(action: Action, decision: &DecisionArgs, out: &mut impl Write) -> Result<(), CommandError> {
+fn act(action: &Action, decision: &DecisionArgs, out: &mut impl Write) -> Result<(), CommandError> {
     let request = |dry_run| ActionRequest {
         action: action.clone(),
         dry_run,

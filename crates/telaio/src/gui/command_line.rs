@@ -20,8 +20,10 @@ impl CommandLine {
     /// An option with its value.
     pub(super) fn with(mut self, option: &str, value: &str) -> Self {
         // What begins with a dash would be taken for another option.
-        let between = if value.starts_with('-') { '=' } else { ' ' };
-        self.0 += &format!(" {option}{between}{}", quoted(value));
+        let between = if value.starts_with('-') { "=" } else { " " };
+        for part in [" ", option, between, &quoted(value)] {
+            self.0.push_str(part);
+        }
         self
     }
 

@@ -95,7 +95,8 @@ impl Told {
     pub(crate) fn begin(&self) {
         if let Some(inner) = &self.inner {
             let mut known = inner.known.lock();
-            known.stale = known.told.clone();
+            let told = known.told.clone();
+            known.stale = told;
         }
     }
 

@@ -166,7 +166,6 @@ fn watch_rules(
     while !ending.load(Ordering::Relaxed) {
         let judgement = match watcher.next(PAUSE) {
             Ok(Some(notice)) if is_foreign(&notice) => judge(&notice),
-            Ok(Some(_)) => Judgement::Nothing,
             // It is quiet again.
             Ok(None) if std::mem::take(&mut is_doubted) => {
                 if host.has_rules().unwrap_or(false) {
@@ -175,7 +174,7 @@ fn watch_rules(
                     Judgement::Drift
                 }
             }
-            Ok(None) => Judgement::Nothing,
+            Ok(_) => Judgement::Nothing,
             Err(error) => {
                 tracing::warn!(%error, "no longer watching rules; what others remove is found later");
                 return;

@@ -106,14 +106,13 @@ fn migrate_compiles_each_ingress_with_what_it_refers_to_and_says_what_is_wrong()
 fn what_can_be_read_at_once_may_be_more_than_waits_in_a_queue() {
     let manifests = Manifests::empty();
     let one = Echo::start("one");
-    let many: String = (0..1_500)
-        .map(|number| {
-            format!(
-                "apiVersion: v1\nkind: Service\nmetadata: {{name: many-{number}, namespace: shop}}\n\
+    let service_of = |number| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: many-{number}, namespace: shop}}\n\
                  spec: {{clusterIP: None, ports: [{{port: 80}}]}}\n---\n"
-            )
-        })
-        .collect();
+        )
+    };
+    let many = (0..1_500).map(service_of).collect::<Vec<_>>().concat();
     let text = many + &service("one", &[&one]) + &ingress("a", "a.example.com", "/", "one", "");
     manifests.write("all.yaml", &text);
     let url = "--url=http://a.example.com/";
