@@ -313,7 +313,8 @@ impl Rules {
                         return Ok(true);
                     }
                 }
-                Err(error) if error.raw_os_error() == Some(ENOENT) || is_missing(&error) => {}
+                // No such table, or no such tables in this kernel.
+                Err(error) if error.is_unsupported() || is_missing(&error) => {}
                 Err(error) => return Err(Error::kernel("looking whose our tables are")(error)),
             }
         }

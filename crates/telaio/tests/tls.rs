@@ -4,52 +4,8 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
-
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, Issuer, KeyPair};
+use support::authority::{Authority, flag};
 use support::{Agent, dir_source, examples, run_args};
-use tempfile::TempDir;
-
-/// A directory of certificates from one authority.
-struct Authority {
-    dir: TempDir,
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "test authority");
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("ca.pem"), issuer.pem()).unwrap();
-        Self { dir, issuer }
-    }
-
-    /// Flags for a peer of this name, who is also reached at these.
-    fn flags(&self, name: &str, alternatives: &[&str]) -> Vec<String> {
-        let names: Vec<String> = alternatives.iter().map(|it| (*it).to_owned()).collect();
-        let mut params = CertificateParams::new(names).unwrap();
-        params.distinguished_name.push(DnType::CommonName, name);
-        let key = KeyPair::generate().unwrap();
-        let issuer: &Issuer<'_, KeyPair> = &self.issuer;
-        let certificate = params.signed_by(&key, issuer).unwrap();
-        let file = |end: &str| self.dir.path().join(format!("{name}.{end}"));
-        std::fs::write(file("pem"), certificate.pem()).unwrap();
-        std::fs::write(file("key"), key.serialize_pem()).unwrap();
-        vec![
-            flag("--tls-cert", &file("pem")),
-            flag("--tls-key", &file("key")),
-            flag("--tls-ca", &self.dir.path().join("ca.pem")),
-        ]
-    }
-}
-
-fn flag(name: &str, path: &Path) -> String {
-    let path: PathBuf = path.to_owned();
-    format!("{name}={}", path.display())
-}
 
 #[test]
 fn a_node_proves_its_name_and_gets_its_own_view_only() {

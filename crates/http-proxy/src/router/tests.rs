@@ -280,7 +280,7 @@ fn a_client_stays_with_the_backend_that_it_was_given() {
         path: "/".into(),
         domain: None,
         max_age: None,
-        secure: false,
+        secure: Some(false),
         same_site: None,
         change_on_failure: false,
     };

@@ -10,6 +10,7 @@ use super::lifecycle::worker_of;
 use super::manage::{manage, managed, two, wait_answers};
 use super::operations::{told, wait_until};
 use super::{Echo, Ingress, Manifests, ask, ingress, service};
+use crate::support::authority::Authority;
 use crate::support::{Agent, run_args, telaio};
 
 #[test]
@@ -83,10 +84,18 @@ fn what_is_decided_at_a_brain_moves_requests_of_its_nodes() {
     let manifests = Manifests::empty();
     let all = service("web", &[&one, &two]) + &ingress("web", "a.example.com", "/", "web", "");
     manifests.write("all.yaml", &all);
-    let brain = Agent::start(&["brain", &manifests.source(), "--api-listen=127.0.0.1:0"]);
+    // Secrets go only to who proves its name.
+    let authority = Authority::new();
+    let mut args =
+        vec!["brain".to_owned(), manifests.source(), "--api-listen=127.0.0.1:0".to_owned()];
+    args.extend(authority.flags("brain", &["127.0.0.1"]));
+    let brain = Agent::start(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let entry = brain.wait_log("serving the Global and Local API");
-    let source = format!("--source=brain:http://{}", entry["api"].as_str().unwrap());
-    let plane = Ingress::start_from(manifests, &source, "same", &["--classless-ingresses=true"]);
+    let source = format!("--source=brain:https://{}", entry["api"].as_str().unwrap());
+    let mut flags = authority.flags("loom-a", &[]);
+    flags.push("--classless-ingresses=true".to_owned());
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let plane = Ingress::start_from(manifests, &source, "same", &flags);
     wait_answers(&plane, &["one", "two"]);
     let address = two.address.ip().to_string();
     let here = manage(&plane.agent, &["drain", "shop/web", "--address", &address]);
