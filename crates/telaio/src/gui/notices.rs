@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 #[cfg(target_os = "linux")]
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use telaio_gui::NewEvent;
@@ -48,6 +48,10 @@ struct InstancesSeen {
     changed: Option<SystemTime>,
     all: BTreeMap<String, String>,
 }
+
+/// How old a change is after which no other can bear the same time: file systems count by ticks.
+#[cfg(target_os = "linux")]
+const SETTLED: Duration = Duration::from_millis(200);
 
 /// An event about ourselves.
 pub(super) struct Notice {
@@ -205,12 +209,16 @@ impl AdminAgent {
             }
             seen.instances.is_none()
         };
+        let age = SystemTime::now().duration_since(changed).unwrap_or_default();
+        let settled = age > SETTLED;
         let Some(report) = self.pods_now().await else { return Vec::new() };
-        let all = report.instances.iter().map(|it| {
+        // One that is still being made has no address yet.
+        let whole = report.instances.iter().filter(|it| settled || !it.addresses.is_empty());
+        let all = whole.map(|it| {
             let name = it.pod.clone().unwrap_or_else(|| it.id.clone());
             (format!("{}/{}", it.id, it.interface), format!("{name}\n{}", it.addresses.join(", ")))
         });
-        let now = InstancesSeen { changed: Some(changed), all: all.collect() };
+        let now = InstancesSeen { changed: settled.then_some(changed), all: all.collect() };
         let before = self.notices.0.lock().instances.replace(now);
         let Some(before) = before.filter(|_| !first) else { return Vec::new() };
         let seen = self.notices.0.lock();

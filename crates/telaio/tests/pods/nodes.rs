@@ -71,9 +71,17 @@ fn the_admin_api_shows_peers_the_tunnel_and_instances_that_come_and_go() {
             })
         };
         a.node.instance("one", 2, vec![]);
-        eventually("the event of an instance", || told("added"), String::new);
+        eventually(
+            "the event of an instance",
+            || told("added"),
+            || a.admin("/api/v1/events").to_string(),
+        );
         a.node.clean("one", 2);
-        eventually("the event of its end", || told("removed"), String::new);
+        eventually(
+            "the event of its end",
+            || told("removed"),
+            || a.admin("/api/v1/events").to_string(),
+        );
     }
 }
 
