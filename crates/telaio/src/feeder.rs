@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use telaio_brain::{LocalWatch, Store, Wants};
+use telaio_gateway::listener::KINDS;
 use telaio_model::{Kind, Object, Op};
 use telaio_reconcile::kpng::{Sink, SinkError};
 use telaio_source::Status;
@@ -48,6 +49,13 @@ pub(crate) const OBJECT_KINDS: &[Kind] = &[Kind::Node, Kind::ServiceCidr];
 /// What an agent asks for that manages services.
 pub(crate) fn wants() -> Wants {
     wants_for(&[Plane::Services])
+}
+
+/// What the ingress asks for: all services, their endpoints also while they drain, and its objects.
+pub(crate) fn ingress_wants() -> Wants {
+    let mut wants = Wants { serving_endpoints: true, all_services: true, ..Wants::default() };
+    wants.kinds.extend(KINDS);
+    wants
 }
 
 /// What an agent asks for that manages these planes.

@@ -127,6 +127,7 @@ pub(crate) struct AdminAgent {
     /// Held while the kernel's rules are read for somebody, and while rules are compiled for a trace.
     reading: Arc<tokio::sync::Mutex<()>>,
     tracing: Arc<tokio::sync::Mutex<()>>,
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is asked there"))]
     asking: UrlAsking,
     events: Arc<EventLog>,
     notices: notices::Notices,

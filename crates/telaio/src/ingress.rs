@@ -31,5 +31,5 @@ pub(crate) use handover::{Handover, claim};
 pub(crate) use link::Sockets;
 pub(crate) use plane::{IngressPlane, IngressState, PlaneOptions, listen};
 pub(crate) use status::Told;
-pub(crate) use view::{brain_client, wants};
+pub(crate) use view::brain_client;
 pub(crate) use worker::worker;

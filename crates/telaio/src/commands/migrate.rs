@@ -8,7 +8,7 @@ use telaio_gateway::migrate::{reports, summary};
 
 use crate::cli::{MigrateArgs, Output};
 use crate::exit::CommandError;
-use crate::ingress::wants;
+use crate::feeder::ingress_wants;
 use crate::logging::Logging;
 use crate::plane::Plane;
 use crate::progress;
@@ -32,7 +32,7 @@ pub(crate) fn migrate(args: &MigrateArgs, out: &mut impl Write) -> Result<(), Co
         let load = supply::load_once(&spec, &options, args.timeout);
         let loaded = progress::shown(&reading, load).await?;
         // Whose node's view it is makes no difference to what an Ingress refers to.
-        let mut watch = LocalWatch::new(&loaded.store, "migrate", wants());
+        let mut watch = LocalWatch::new(&loaded.store, "migrate", ingress_wants());
         let ops = watch.next().await.map_err(|error| CommandError::Failed(error.into()))?;
         let events = all_events(ops).await.map_err(|error| CommandError::Failed(error.into()))?;
         Ok::<_, CommandError>((events, loaded.status))

@@ -170,7 +170,6 @@ impl Places {
     }
 
     /// The service, and the port of it, that is asked for at this address.
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is read there"))]
     fn place(
         &self,
         protocol: u8,

@@ -346,7 +346,7 @@ impl AdminAgent {
     }
 
     #[cfg(not(target_os = "linux"))]
-    #[expect(clippy::unused_self, clippy::unused_async, reason = "there is no pods plane")]
+    #[expect(clippy::unused_async, reason = "there is no pods plane")]
     pub(super) async fn add_pods(&self, _: &mut Network) {}
 
     /// The pods and services behind each address of this node.

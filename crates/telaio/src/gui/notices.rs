@@ -157,6 +157,10 @@ fn repaired(plane: &str, by: &str, repairs: u64, stats: &SyncStats) -> String {
 
 impl AdminAgent {
     /// Looks at everything, and tells what is another.
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(clippy::unused_async, reason = "there are no instances")
+    )]
     pub(super) async fn notice(&self) {
         let source = self.monitor.source();
         let mut told = Vec::new();

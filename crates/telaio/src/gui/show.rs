@@ -68,7 +68,7 @@ impl AdminAgent {
     #[cfg(target_os = "linux")]
     async fn ingress_view(&self) -> Result<Vec<Op>, Refusal> {
         if let Some(store) = &self.store {
-            return self.view_of(store, crate::ingress::wants()).await;
+            return self.view_of(store, feeder::ingress_wants()).await;
         }
         let Some(brain) = &self.asking.brain else {
             return Err(Refusal::Unavailable("nothing is known here".to_owned()));

@@ -4,25 +4,18 @@ use std::sync::Arc;
 
 use telaio_api::proto::localv1::Set;
 use telaio_api::sets;
-use telaio_brain::{LocalWatch, Wants};
+use telaio_brain::LocalWatch;
 use telaio_gateway::listener::KINDS;
 use telaio_model::Op;
 use telaio_source::Status;
 use telaio_source::brain::{BrainOptions, LocalClient};
 
-use crate::feeder::ViewOrigin;
+use crate::feeder::{ViewOrigin, ingress_wants};
 
 /// A view that is followed.
 pub(crate) enum IngressView {
     Store(LocalWatch),
     Brain(Box<LocalClient>),
-}
-
-/// What the ingress asks for: all services, their endpoints also while they drain, and its objects.
-pub(crate) fn wants() -> Wants {
-    let mut wants = Wants { serving_endpoints: true, all_services: true, ..Wants::default() };
-    wants.kinds.extend(KINDS);
-    wants
 }
 
 /// Who asks a brain for the ingress' view of a node, whose state nobody is told.
@@ -46,7 +39,7 @@ impl IngressView {
     pub(crate) fn follow(origin: &ViewOrigin, node: &Arc<str>) -> Self {
         match origin {
             ViewOrigin::Store(store, _) => {
-                Self::Store(LocalWatch::new(store, Arc::clone(node), wants()))
+                Self::Store(LocalWatch::new(store, Arc::clone(node), ingress_wants()))
             }
             ViewOrigin::Brain(options, status) => {
                 let client = brain_client_telling(options, node, Arc::clone(status));
