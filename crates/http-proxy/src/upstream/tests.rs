@@ -265,7 +265,7 @@ async fn a_place_that_is_freed_while_somebody_begins_to_wait_is_not_lost() {
     let limits = Breaker { connections_max: 1, ..Breaker::default() };
     let (upstream, peer) = upstream(address, limits);
     // Two who take turns: whoever misses the other's end waits for ever.
-    let turns = |_| {
+    let turns = |()| {
         let (upstream, peer) = (upstream.clone(), peer.clone());
         tokio::spawn(async move {
             for _ in 0..3_000 {

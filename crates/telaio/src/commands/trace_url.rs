@@ -21,8 +21,8 @@ use telaio_model::{ObjectKey, Op, Override};
 
 use crate::cli::{Output, TraceArgs};
 use crate::exit::CommandError;
+use crate::feeder::ingress_wants;
 use crate::gui::UrlAsking;
-use crate::ingress::wants;
 use crate::plane::Plane;
 use crate::progress;
 use crate::supply::{self, SupplyOptions};
@@ -80,7 +80,7 @@ pub(super) fn trace_url(
     let answer = runtime.block_on(async {
         let load = supply::load_once(&spec, &options, args.timeout);
         let loaded = progress::shown(&reading, load).await?;
-        let mut watch = LocalWatch::new(&loaded.store, node.as_str(), wants());
+        let mut watch = LocalWatch::new(&loaded.store, node.as_str(), ingress_wants());
         let ops = watch.next().await.map_err(|error| CommandError::Failed(error.into()))?;
         Ok::<_, CommandError>((ops.collect::<Vec<_>>(), loaded.status))
     });
