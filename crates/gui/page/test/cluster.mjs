@@ -200,7 +200,8 @@ export class Telaio {
       '--cni-bin-dir', join(basename(this.state), 'cni-bin'), '--cni-conf-dir', join(basename(this.state), 'cni-conf'),
       '--http-listen', `127.0.0.1:${http}`, '--https-listen', `127.0.0.1:${https}`, '--admin-listen', `127.0.0.1:${admin}`,
       '--metrics-bind-address', `127.0.0.1:${metrics}`, '--healthz-bind-address', `127.0.0.1:${healthz}`,
-      '--admin-token-file', join(this.state, 'test-admin.token'), '--admin-read-token-file', join(this.state, 'test-read.token'), ...this.extra,
+      '--admin-token-file', join(this.state, 'test-admin.token'), '--admin-read-token-file', join(this.state, 'test-read.token'),
+      '--admin-ended-grace', '1s', ...this.extra,
       // Beside its files, so that pictures show no path of this machine.
     ], { stdio: ['ignore', 'pipe', 'pipe'], cwd: dirname(this.manifests) });
     const keep = (piece) => {

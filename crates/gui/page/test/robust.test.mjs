@@ -70,7 +70,9 @@ test('a hundred open pages cost the proxy nothing that can be measured', async (
   const children = readdirSync(`/proc/${pid}/task`).flatMap((thread) => readFileSync(`/proc/${pid}/task/${thread}/children`, 'utf8').split(' ').filter(Boolean));
   equal(children.length, 1, 'processes of the agent');
   const worker = Number(children[0]);
-  const requests = async () => (await (await fetch(`${base}api/v1/overview`, { headers: { Authorization: `Bearer ${token}` } })).json()).traffic.requests;
+  const overview = async () => (await fetch(`${base}api/v1/overview`, { headers: { Authorization: `Bearer ${token}` } })).json();
+  // An agent that has just begun knows no figures yet.
+  const requests = async () => (await until('figures of requests', async () => (await overview()).traffic)).requests;
   /** Microseconds of the proxy's processor time for a request, and of the agent's for a second. */
   const measure = async () => {
     const [count, work, agent, start] = [await requests(), used(worker), used(pid), Date.now()];

@@ -70,6 +70,10 @@ fn the_admin_api_shows_peers_the_tunnel_and_instances_that_come_and_go() {
                 it["change"] == change && it["summary"].as_str().unwrap().contains("10.77.1.2")
             })
         };
+        // Who is there at the first look is not told of.
+        let samples = || a.admin("/api/v1/history")["recent"].as_array().map_or(0, Vec::len);
+        let before = samples();
+        eventually("a look since then", || samples() >= before + 2, String::new);
         a.node.instance("one", 2, vec![]);
         eventually(
             "the event of an instance",
