@@ -87,7 +87,9 @@ fn what_is_decided_at_a_brain_moves_requests_of_its_nodes() {
     // Secrets go only to who proves its name.
     let authority = Authority::new();
     let mut args =
-        vec!["brain".to_owned(), manifests.source(), "--api-listen=127.0.0.1:0".to_owned()];
+        ["brain", &manifests.source(), "--api-listen=127.0.0.1:0", "--ingress-nodes=loom-a"]
+            .map(str::to_owned)
+            .to_vec();
     args.extend(authority.flags("brain", &["127.0.0.1"]));
     let brain = Agent::start(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let entry = brain.wait_log("serving the Global and Local API");
