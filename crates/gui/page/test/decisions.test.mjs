@@ -1,7 +1,7 @@
 // What people decided: the page says so wherever it counts, and offers what can be done then, and only that.
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { assert, equal, test, until } from './harness.mjs';
+import { RETURN_MS, assert, equal, test, until } from './harness.mjs';
 import { Backend, put } from './cluster.mjs';
 import { confirm, endpointRow, share } from './manage.test.mjs';
 import { HOSTS } from './world.mjs';
@@ -33,7 +33,7 @@ test('a backend that was added by hand can be drained, and one with a weight too
   await page.open('services/staging/frontend');
   const row = endpointRow(page, extra.address);
   await row.getByText('Added').waitFor();
-  await until('it gets requests', async () => (await share([extra], ports, HOSTS.staging, '/', 12))[0] > 0);
+  await until('it gets requests', async () => (await share([extra], ports, HOSTS.staging, '/', 12))[0] > 0, RETURN_MS);
   for (const one of [row, endpointRow(page, all[0].address)]) {
     const names = await buttons(one);
     assert(names.some((name) => name.startsWith('Drain')) && !names.some((name) => name.startsWith('Enable')), `buttons: ${names}`);
@@ -44,7 +44,7 @@ test('a backend that was added by hand can be drained, and one with a weight too
   await until('it gets none', async () => (await share([extra], ports, HOSTS.staging, '/', 12))[0] === 0);
   await row.getByRole('button', { name: /^Enable/ }).click();
   await confirm(page, 'Enable');
-  await until('it gets requests again', async () => (await share([extra], ports, HOSTS.staging, '/', 12))[0] > 0);
+  await until('it gets requests again', async () => (await share([extra], ports, HOSTS.staging, '/', 12))[0] > 0, RETURN_MS);
   await row.getByRole('button', { name: /^Drain/ }).waitFor();
   const other = endpointRow(page, all[0].address);
   await other.getByRole('button', { name: /^Drain/ }).click();
@@ -58,7 +58,7 @@ test('a backend that was added by hand can be drained, and one with a weight too
   await other.getByRole('button', { name: /^Enable/ }).click();
   await confirm(page, 'Enable');
   await other.getByText('Ready', { exact: true }).waitFor();
-  await until('it gets requests again', async () => (await share(all, ports, HOSTS.staging, '/', 12))[0] > 0);
+  await until('it gets requests again', async () => (await share(all, ports, HOSTS.staging, '/', 12))[0] > 0, RETURN_MS);
   await takesBack(base, token, weighted.id);
   await takesBack(base, token, added.id);
   await row.waitFor({ state: 'detached' });

@@ -5,6 +5,8 @@
 import { chromium } from 'playwright-core';
 
 export const PATIENCE_MS = 30_000;
+/** How long requests may take to come back to an endpoint: one that was slow once is believed to be, by half for every ten seconds. */
+export const RETURN_MS = 150_000;
 const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium';
 const FLAGS = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-background-networking'];
 

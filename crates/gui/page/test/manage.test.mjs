@@ -1,5 +1,5 @@
 // Acting: each action asks once, says what it touches, works on real traffic, and can be undone.
-import { assert, equal, test, until } from './harness.mjs';
+import { RETURN_MS, assert, equal, test, until } from './harness.mjs';
 import { ask, Backend } from './cluster.mjs';
 import { show, VIEWS } from './views.test.mjs';
 import { HOSTS, MARKUP } from './world.mjs';
@@ -40,7 +40,7 @@ test('draining a backend moves its traffic, and undo brings it back', async ({ o
   const page = await open();
   await page.open(ORDERS);
   const row = endpointRow(page, target.address);
-  await until('before, it gets requests', async () => (await share(all, ports, HOSTS.shop, '/api/orders'))[1] > 0);
+  await until('before, it gets requests', async () => (await share(all, ports, HOSTS.shop, '/api/orders'))[1] > 0, RETURN_MS);
   await row.getByRole('button', { name: `Drain ${target.address}` }).click();
   const said = await confirm(page, 'Drain', { reason: 'disk is full', span: '8 hours' });
   assert(said.includes(target.address), `the dialog says what it touches: ${said}`);
@@ -54,7 +54,7 @@ test('draining a backend moves its traffic, and undo brings it back', async ({ o
   await page.locator('.toast').getByRole('button', { name: 'Undo' }).click();
   await confirm(page, 'Undo');
   await row.getByText('Ready', { exact: true }).waitFor();
-  await until('requests go there again', async () => (await share(all, ports, HOSTS.shop, '/api/orders'))[1] > 0);
+  await until('requests go there again', async () => (await share(all, ports, HOSTS.shop, '/api/orders'))[1] > 0, RETURN_MS);
   await page.open('overrides');
   await page.getByText('Nothing is overridden').waitFor();
   await page.locator('tr', { hasText: 'disk is full' }).first().waitFor();
@@ -89,7 +89,7 @@ test('a backend added by hand serves, and removing it takes it away', async ({ o
   await page.getByRole('button', { name: 'Add backend' }).click();
   await confirm(page, 'Add backend', { fill: { Address: extra.address, Port: '8080' } });
   await endpointRow(page, extra.address).getByText('Added').waitFor();
-  await until('it gets requests', async () => (await share([extra], ports, HOSTS.staging, '/', 10))[0] > 0);
+  await until('it gets requests', async () => (await share([extra], ports, HOSTS.staging, '/', 10))[0] > 0, RETURN_MS);
   await page.locator('.toast').getByRole('button', { name: 'Undo' }).click();
   await confirm(page, 'Undo');
   await endpointRow(page, extra.address).waitFor({ state: 'detached' });
@@ -104,7 +104,7 @@ test('removing a backend by hand takes its traffic away, and enabling it brings 
   const page = await open();
   await page.open('services/shop/catalog');
   const row = endpointRow(page, target.address);
-  await until('before, it gets requests', async () => (await share(all, ports, HOSTS.shop, '/catalog/1', 30))[0] > 0);
+  await until('before, it gets requests', async () => (await share(all, ports, HOSTS.shop, '/catalog/1', 30))[0] > 0, RETURN_MS);
   await row.getByRole('button', { name: `Remove ${target.address}` }).click();
   await confirm(page, 'Remove', { reason: 'wrong machine' });
   await row.getByText('Removed').waitFor();
@@ -114,7 +114,7 @@ test('removing a backend by hand takes its traffic away, and enabling it brings 
   await row.getByRole('button', { name: `Enable ${target.address}` }).click();
   await confirm(page, 'Enable');
   await row.getByText('Ready', { exact: true }).waitFor();
-  await until('requests go there again', async () => (await share(all, ports, HOSTS.shop, '/catalog/1', 30))[0] > 0);
+  await until('requests go there again', async () => (await share(all, ports, HOSTS.shop, '/catalog/1', 30))[0] > 0, RETURN_MS);
 });
 
 test('a decision that ends by itself says until when, and then is gone', async ({ open, backends, ports, base, token }) => {
@@ -137,7 +137,7 @@ test('a decision that ends by itself says until when, and then is gone', async (
   equal((await share(all, ports, HOSTS.shop, '/api/pay', 20))[0], 0, 'requests while it is drained');
   await row.getByText('Ready', { exact: true }).waitFor();
   await decided.waitFor({ state: 'detached' });
-  await until('requests go there again', async () => (await share(all, ports, HOSTS.shop, '/api/pay', 20))[0] > 0);
+  await until('requests go there again', async () => (await share(all, ports, HOSTS.shop, '/api/pay', 20))[0] > 0, RETURN_MS);
   await page.open('overrides');
   await page.getByText('Nothing is overridden').waitFor();
   await page.locator('tr', { hasText: 'ended by itself' }).first().waitFor();
