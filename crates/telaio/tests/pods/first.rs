@@ -68,6 +68,13 @@ fn counted(machine: &Machine, name: &str) -> [u64; 2] {
     [counts.next().unwrap(), counts.next().unwrap()]
 }
 
+/// Whether no instance waits for the word of the agent.
+fn nobody_waits(machine: &Machine) -> bool {
+    machine.try_sh(
+        "! nft list table ip telaio-policy | grep -A3 'set unjudged\\|set arrived' | grep elements",
+    )
+}
+
 fn add(agent: &Agent, id: &str) -> Result<Value, Value> {
     PluginCall::new(agent, "ADD", id).make_on(agent)
 }
@@ -88,7 +95,8 @@ fn nothing_arrives_that_a_policy_forbids_and_without_an_agent_a_pod_is_refused()
     }
     let knocking = Knocking::start(machine, "web", 99);
     let rules = || machine.sh("nft list ruleset");
-    // The agent is there, and does nothing.
+    // Once it has heard of the first pod, the agent is there and does nothing.
+    eventually("web is judged", || nobody_waits(machine), rules);
     stage.a.signal("STOP");
     let error = add(&stage.a, "db").unwrap_err();
     assert_eq!(error["code"], 11, "{error}");
@@ -98,9 +106,7 @@ fn nothing_arrives_that_a_policy_forbids_and_without_an_agent_a_pod_is_refused()
         "{error}"
     );
     assert_eq!(machine.sh("ip -n db -o link | wc -l").trim(), "1", "it is taken back");
-    machine.sh(
-        "! nft list table ip telaio-policy | grep -A3 'set unjudged\\|set arrived' | grep elements",
-    );
+    assert!(nobody_waits(machine), "{}", rules());
     // Where no policy is about it, nobody is waited for.
     PluginCall::new(&stage.a, "ADD", "free").of("other").make_on(&stage.a).unwrap();
     eventually(
@@ -134,13 +140,7 @@ fn nothing_arrives_that_a_policy_forbids_and_without_an_agent_a_pod_is_refused()
         PluginCall::new(&stage.a, "DEL", id).make_on(&stage.a).unwrap();
     }
     PluginCall::new(&stage.a, "DEL", "free").of("other").make_on(&stage.a).unwrap();
-    eventually(
-        "nobody is told of any more",
-        || {
-            machine.try_sh("! nft list table ip telaio-policy | grep -A3 'set unjudged\\|set arrived' | grep elements")
-        },
-        rules,
-    );
+    eventually("nobody is told of any more", || nobody_waits(machine), rules);
 }
 
 #[test]

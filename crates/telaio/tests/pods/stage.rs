@@ -66,10 +66,13 @@ impl Agent {
         self.wait("the first sync", |status| status["healthy"] == true);
     }
 
-    /// Ends it as an operator would.
+    /// Ends it as an operator would, also where a test that failed has left it stopped.
     pub(crate) fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let _ = Command::new("kill").arg(child.id().to_string()).status();
+            let id = child.id().to_string();
+            for signal in ["TERM", "CONT"] {
+                let _ = Command::new("kill").args(["-s", signal, &id]).status();
+            }
             let _ = child.wait();
         }
     }
