@@ -16,8 +16,8 @@ use crate::error::{BadField, DecodeError, EncodeError, bad_ip};
 use crate::proto::localv1::{self, Set, op_item};
 use crate::sets;
 use crate::values::{
-    ip_set, ips, label_map, labels, optional_port, optional_text, port, protocol, protocol_number,
-    scopes_message, service_type, text,
+    each, ip_set, ips, label_map, labels, optional_port, optional_text, port, protocol,
+    protocol_number, scopes_message, service_type, text,
 };
 
 /// An operation as it goes on the wire.
@@ -198,11 +198,7 @@ fn service(message: localv1::Service) -> Result<LocalService, BadField> {
         external_ips: ips(addresses.external_i_ps.as_ref(), "ExternalIPs")?,
         load_balancer_ips: ips(addresses.load_balancer_i_ps.as_ref(), "LoadBalancerIPs")?,
         source_ranges: source_ranges(&message.ip_filters)?,
-        ports: message
-            .ports
-            .into_iter()
-            .map(|port| service_port(port, internal_to_local))
-            .collect::<Result<_, _>>()?,
+        ports: each(message.ports, |port| service_port(port, internal_to_local))?,
         external_traffic_to_local: message.external_traffic_to_local,
         internal_traffic_to_local: internal_to_local,
         session_affinity: affinity(message.session_affinity)?,
@@ -313,7 +309,7 @@ fn endpoint(key: EndpointRef, message: localv1::Endpoint) -> Result<LocalEndpoin
         hostname: optional_text(&message.hostname),
         ips: addresses,
         local: message.local,
-        ports: message.port_overrides.into_iter().map(endpoint_port).collect::<Result<_, _>>()?,
+        ports: each(message.port_overrides, endpoint_port)?,
         unlisted_ports: (!message.ports_complete).then_some(own_scopes),
         conditions: message.state.map_or(Conditions::READY, |state| Conditions {
             ready: state.ready,

@@ -26,6 +26,17 @@ pub(crate) fn ips(
     set.v4.iter().chain(&set.v6).map(|text| parse_ip(text).map_err(bad_ip(field))).collect()
 }
 
+/// Converts a list, and keeps no more room than it needs: collecting takes over the list's memory with all
+/// that decoding has set aside.
+pub(crate) fn each<T, U>(
+    list: Vec<T>,
+    convert: impl FnMut(T) -> Result<U, BadField>,
+) -> Result<Vec<U>, BadField> {
+    let mut all: Vec<U> = list.into_iter().map(convert).collect::<Result<_, _>>()?;
+    all.shrink_to_fit();
+    Ok(all)
+}
+
 pub(crate) fn port(number: i32, field: &'static str) -> Result<u16, BadField> {
     optional_port(number, field)?.ok_or_else(|| BadField::new(field, "0 is not a port"))
 }

@@ -148,9 +148,13 @@ pub fn compile(ingress: &Ingress, cluster: &Cluster) -> Compiled {
     let policy = policy::policy(&mut compiler, &annotations.options, closed.as_deref());
     compiler.claim_certificates();
     compiler.claim_rules(&annotations.options, &policy);
-    compiler.compiled.warnings.sort();
-    compiler.compiled.warnings.dedup();
-    compiler.compiled
+    let mut compiled = compiler.compiled;
+    compiled.warnings.sort();
+    compiled.warnings.dedup();
+    // It is kept as long as the Ingress is there, and most have one of each.
+    compiled.claims.shrink_to_fit();
+    compiled.backends.shrink_to_fit();
+    compiled
 }
 
 fn age(ingress: &Ingress, index: usize) -> Age {

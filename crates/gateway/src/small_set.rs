@@ -16,7 +16,8 @@ impl<T: Ord> SmallSet<T> {
         match self.0.binary_search(&element) {
             Ok(_) => false,
             Err(place) => {
-                if self.0.is_empty() {
+                // A list grows to four by itself, which most never need.
+                if self.0.len() < 4 {
                     self.0.reserve_exact(1);
                 }
                 self.0.insert(place, element);
