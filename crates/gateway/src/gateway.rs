@@ -425,7 +425,11 @@ impl Gateway {
             let news = self.cluster.services.get(service);
             for id in self.of_service.get(service).into_iter().flatten() {
                 let Some(entry) = self.backends.get_mut(id) else { continue };
-                let built = news.and_then(|news| entry.spec.build(news));
+                // A service that went while routes lead there: nobody is there to ask.
+                let nobody = || Backend::new(id.as_str(), Vec::new());
+                let built = news
+                    .and_then(|news| entry.spec.build(news))
+                    .or_else(|| entry.built.is_some().then(nobody));
                 if built != entry.built {
                     change.backends.insert(id.clone(), built.clone());
                     entry.built = built;

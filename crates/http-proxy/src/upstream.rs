@@ -33,6 +33,9 @@ use crate::tls::{self, Verify, upstream::Offer};
 
 /// How often idle connections are looked through and checks are begun.
 const TICK: Duration = Duration::from_millis(500);
+/// How long a backend that left the table keeps its endpoints, in ticks: requests that were led there before
+/// have to find them.
+const LEFT_TICKS: u32 = 10;
 
 /// One backend as it runs.
 #[derive(Debug)]
@@ -48,6 +51,8 @@ pub struct Upstream {
     pending: AtomicU32,
     /// Whether the table has it; a route may name one that it has not.
     in_table: AtomicBool,
+    /// For how many ticks it has not.
+    left_ticks: AtomicU32,
     /// How often the way that endpoints are spoken to has changed: connections of before are of no use.
     era: AtomicU32,
     /// How TLS is spoken; or why it cannot be.
@@ -68,6 +73,7 @@ impl Upstream {
             connections: AtomicU32::new(0),
             pending: AtomicU32::new(0),
             in_table: AtomicBool::new(false),
+            left_ticks: AtomicU32::new(0),
             era: AtomicU32::new(0),
             tls: ArcSwapOption::empty(),
             freed: Notify::new(),
@@ -111,6 +117,13 @@ impl Upstream {
         self.balancer.set(backend.balance.clone(), backend.slow_start, &backend.endpoints);
         if backend.health.is_none() {
             self.balancer.get_backends().iter().for_each(|peer| peer.set_healthy(true));
+        }
+    }
+
+    /// A tick: without the endpoints if the table has not had it for long, though something leads there.
+    fn empty_if_left(&self) {
+        if !self.in_table.load(Relaxed) && self.left_ticks.fetch_add(1, Relaxed) == LEFT_TICKS {
+            self.update(&Backend::new(self.id.as_str(), Vec::new()));
         }
     }
 }
@@ -168,8 +181,9 @@ impl Upstreams {
         self.by_id.read().values().cloned().collect()
     }
 
-    /// Takes over the backends of a change. One that is removed loses its endpoints at once, and goes
-    /// when no route leads there any more.
+    /// Takes over the backends of a change. One that is removed goes when no route leads there any more;
+    /// requests that a route of before has led there still find its endpoints. What is to be answered with 503
+    /// is not removed, but has no endpoints.
     pub fn apply(&self, change: &TableChange) {
         for (id, backend) in &change.backends {
             match backend {
@@ -180,8 +194,8 @@ impl Upstreams {
                 }
                 None => {
                     if let Some(there) = self.get(id) {
+                        there.left_ticks.store(0, Relaxed);
                         there.in_table.store(false, Relaxed);
-                        there.update(&Backend::new(id.as_str(), Vec::new()));
                     }
                 }
             }
@@ -204,6 +218,7 @@ impl Upstreams {
             tick.tick().await;
             let now = Instant::now();
             for upstream in self.all() {
+                upstream.empty_if_left();
                 for peer in upstream.balancer.get_backends() {
                     peer.pool.sweep(now);
                 }

@@ -225,9 +225,13 @@ async fn a_removed_backend_is_forgotten_when_nobody_leads_there() {
     upstreams.forget_unused();
     assert_eq!(ids().len(), 2);
     upstreams.apply(&change(Some(vec![Endpoint::at(address)])));
-    // As a route does.
+    // As a route does, and requests that it led here before.
     let route = upstreams.get_or_new(&used);
     upstreams.apply(&change(None));
+    assert!(
+        route.balancer.select_backend(&Pick::default()).is_some(),
+        "who was led here is served"
+    );
     tokio::spawn(upstreams.clone().maintain());
     let deadline = Instant::now() + Duration::from_secs(30);
     while ids().len() > 1 {
@@ -235,6 +239,10 @@ async fn a_removed_backend_is_forgotten_when_nobody_leads_there() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(ids(), ["ns/used:80"]);
+    while route.balancer.select_backend(&Pick::default()).is_some() {
+        assert!(Instant::now() < deadline, "what is not in the table serves for ever");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     drop(route);
     while !ids().is_empty() {
         assert!(Instant::now() < deadline, "{:?}", ids());

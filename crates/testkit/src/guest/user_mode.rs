@@ -1,5 +1,6 @@
 //! User-mode Linux: a kernel that is an ordinary process and sees the host's files.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,6 +10,9 @@ use super::{FOLDER_VARIABLE, Folder, GuestError, Machine, find, kernel};
 const PACKAGE: &str = "user-mode-linux";
 const KERNEL: &str = "linux.uml";
 const MODULES: &str = "/usr/lib/uml/modules";
+
+/// What it needs on processors with more registers than it knows; compiled by `build.rs`.
+const REGISTERS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libregisters.so"));
 
 /// The machine.
 pub(super) struct UserMode;
@@ -30,6 +34,9 @@ impl Machine for UserMode {
     fn kernel(&self, folder: &Folder) -> Result<Command, GuestError> {
         let own = folder.path(Folder::KERNEL);
         let mut command = kernel::contained(&find(KERNEL, PACKAGE)?, &own);
+        let registers = own.join("libregisters.so");
+        fs::write(&registers, REGISTERS).map_err(GuestError::Folder)?;
+        command.env("LD_PRELOAD", registers);
         command.arg("mem=256M");
         // The host's file system, read-only.
         command.args(["root=none", "rootfstype=hostfs", "rootflags=/", "ro"]);
