@@ -1,5 +1,6 @@
 //! A route with everything about it worked out that requests need.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -122,6 +123,14 @@ impl Compiled {
             canary_patterns,
             route,
         })
+    }
+
+    /// Who is tried first, of expressions and prefixes that match: the longest, then who asks for most,
+    /// then the oldest.
+    pub(super) fn rank(&self) -> impl Ord + '_ {
+        let route = &self.route;
+        let length = route.path.written().len();
+        (Reverse(length), Reverse(route.also.len()), &route.age, &route.id)
     }
 
     /// Its backend; of several the first.
