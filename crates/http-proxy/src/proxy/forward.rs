@@ -33,7 +33,7 @@ impl HttpProxy {
         let policy = &forwarding.route.route.policy;
         let body = without_told(body, policy);
         let body = match &forwarding.route.filters.mirror {
-            Some(mirror) => self.mirrored(mirror, request, body),
+            Some(mirror) => self.mirrored(mirror, request, policy, body),
             None => body,
         };
         let mut response = if policy.cache.is_some() {
