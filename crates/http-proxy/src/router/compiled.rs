@@ -129,8 +129,12 @@ impl Compiled {
     /// then the oldest.
     pub(super) fn rank(&self) -> impl Ord + '_ {
         let route = &self.route;
-        let length = route.path.written().len();
-        (Reverse(length), Reverse(route.also.len()), &route.age, &route.id)
+        let text = match &route.path {
+            // A slash at the end makes no difference.
+            PathMatch::Prefix(prefix) => prefix.trim_end_matches('/'),
+            other => other.written(),
+        };
+        (Reverse(text.len().max(1)), Reverse(route.also.len()), &route.age, &route.id)
     }
 
     /// Its backend; of several the first.
