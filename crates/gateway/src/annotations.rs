@@ -134,11 +134,9 @@ impl Annotations {
                     (outcome, row.guard)
                 }
             }
-            (_, Some(refused)) if is_nginx || refused.guard => {
+            (_, Some(refused)) if is_nginx => {
                 let message = format!("it is refused: {}; use {}", refused.why, refused.instead);
-                // Switched off is as good as not there.
-                let is_off = matches!(text.trim(), "false" | "off" | "");
-                (Outcome::Refused(message), refused.guard && !is_off)
+                (Outcome::Refused(message), false)
             }
             _ => (Outcome::Unknown(unknown(name, is_nginx)), false),
         };

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use telaio_http_proxy::filter::template::Template;
 use telaio_http_proxy::table::{
     Backend, BackendId, Balance, Breaker, Endpoint, EndpointAddress, EndpointState, HashKey,
     HealthCheck, Outlier, Sticky, UpstreamProtocol, UpstreamTls,
@@ -270,6 +271,8 @@ fn balance(manner: &Manner) -> Balance {
             HashBy::ClientAddress => HashKey::ClientAddress,
             HashBy::Header(name) => HashKey::Header(Arc::clone(name)),
             HashBy::Cookie(name) => HashKey::Cookie(Arc::clone(name)),
+            // It was read before, and would not be here else.
+            HashBy::Text(text) => Template::parse(text).map_or(HashKey::Uri, HashKey::Text),
         }),
         (None, Some(annotations::Balance::RoundRobin)) => Balance::RoundRobin,
         (None, Some(annotations::Balance::LeastConnections)) => Balance::LeastConnections,
@@ -290,6 +293,7 @@ fn sticky(options: &StickyOptions) -> Sticky {
             SameSite::Lax => "Lax".into(),
             SameSite::Strict => "Strict".into(),
         }),
+        same_site_by_browser: options.same_site_by_browser,
         change_on_failure: options.change_on_failure,
     }
 }

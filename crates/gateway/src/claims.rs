@@ -208,6 +208,16 @@ impl Claims {
         concerned
     }
 
+    /// Since when the oldest rule names a host. Aliases and default backends give way, and canaries
+    /// contest nothing.
+    pub fn oldest(&self, host: &HostMatch) -> Option<&Age> {
+        let first = Place { host: host.clone(), path: PathMatch::Exact("".into()) };
+        let places = self.places.range(first..).take_while(|(place, _)| place.host == *host);
+        let claims = places.flat_map(|(_, held)| &held.claims);
+        let rules = claims.filter(|claim| claim.rank == Rank::Rule && claim.canary.is_none());
+        rules.map(|claim| &claim.age).min()
+    }
+
     /// The warnings of an Ingress.
     pub fn warnings(&self, ingress: &ObjectKey) -> impl Iterator<Item = &Warning> {
         let places = self.warned.get(ingress).into_iter().flatten();

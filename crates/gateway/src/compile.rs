@@ -6,6 +6,8 @@
 //! - What it refers to is written down as its [needs](Need), so that it is compiled again when one of
 //!   them changes.
 
+mod tls;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -24,6 +26,7 @@ use crate::annotations::{Annotations, Options, Outcome, RedirectOption, values};
 use crate::backends::{BackendSpec, Manner};
 use crate::certificates;
 use crate::claims::{Claim, Place, Rank, Reading};
+use crate::host_tls::Named;
 use crate::listener::ServiceNews;
 use crate::maintenance::maintenance;
 use crate::paths::{literal, other_reading, regex_pattern};
@@ -57,6 +60,8 @@ impl Cluster {
         path: &PathMatch,
     ) -> Option<&Override> {
         let (PathMatch::Exact(text) | PathMatch::Prefix(text) | PathMatch::Regex(text)) = path;
+        // A path that is read as an expression is still named as the Ingress has it.
+        let written = path.written();
         let pauses = self.pauses.get(ingress)?;
         let is_meant = |pause: &&Arc<Override>| match &pause.target {
             OverrideTarget::Routes { host: only_host, path: only_path } => {
@@ -64,10 +69,7 @@ impl Cluster {
                     "" | "*" => *host == HostMatch::Any,
                     name => *host == host_match(name),
                 };
-                // A path that is read as an expression is still named as the Ingress has it.
-                let is_path = |path: &Arc<str>| {
-                    path == text || text.strip_prefix("(?i)^").is_some_and(|it| it == &**path)
-                };
+                let is_path = |path: &Arc<str>| path == text || **path == *written;
                 only_host.as_ref().is_none_or(named) && only_path.as_ref().is_none_or(is_path)
             }
             _ => false,
@@ -102,11 +104,13 @@ pub enum Need {
     Pauses(ObjectKey),
 }
 
-/// A host, or none in particular, and the secret that has its certificate.
+/// A host and the secret that has its certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsClaim {
-    /// The host; `None` is every name of the certificate.
-    pub host: Option<Arc<str>>,
+    /// The host.
+    pub host: Arc<str>,
+    /// Who says that it is.
+    pub named: Named,
     /// The secret.
     pub secret: ObjectKey,
 }
@@ -241,44 +245,6 @@ impl<'a> Compiler<'a> {
         (id.clone(), Action::Forward(vec![WeightedBackend { backend: id, weight: 1 }]))
     }
 
-    fn claim_certificates(&mut self) {
-        for entry in &self.ingress.tls {
-            let Some(name) = entry.secret.as_ref().filter(|name| !name.is_empty()) else {
-                continue;
-            };
-            let secret = ObjectKey::new(Arc::clone(&self.key().namespace), Arc::clone(name));
-            self.need(Need::Secret(secret.clone()));
-            if let Some(why) = self.cluster.bad_tls.get(&secret) {
-                let message =
-                    format!("the certificate of the Secret {secret} cannot be used: {why}");
-                self.warn(Reason::BadSecret, message);
-            } else if !self.cluster.tls.contains_key(&secret) {
-                self.warn(
-                    Reason::BadSecret,
-                    format_args!(
-                        "there is no Secret {secret} of type kubernetes.io/tls; its hosts are served with \
-                         the default certificate until there is"
-                    ),
-                );
-            }
-            if entry.hosts.is_empty() {
-                self.compiled.tls.push(TlsClaim { host: None, secret: secret.clone() });
-            }
-            for host in &entry.hosts {
-                let host = Some(host.to_ascii_lowercase().into());
-                self.compiled.tls.push(TlsClaim { host, secret: secret.clone() });
-            }
-        }
-    }
-
-    /// Whether this Ingress has TLS for a host.
-    fn has_tls(&self, host: &HostMatch) -> bool {
-        self.ingress.tls.iter().any(|entry| {
-            entry.hosts.is_empty()
-                || entry.hosts.iter().any(|named| covers(&host_match(named), host))
-        })
-    }
-
     fn claim_rules(&mut self, options: &Options, policy: &Policy) {
         let mut index = 0;
         for (r, rule) in self.ingress.rules.iter().enumerate() {
@@ -355,7 +321,7 @@ impl<'a> Compiler<'a> {
             action = Action::Redirect(redirect);
         }
         let is_paused = self.pause_of(host, &matched).is_some();
-        if options.ssl_passthrough && &*path.path == "/" && !is_paused {
+        if options.ssl_passthrough && !options.canary.on && &*path.path == "/" && !is_paused {
             self.claim_passthrough(host, &backend);
         }
         let canary = options.canary.on.then(|| policy::canary(options, backend));
@@ -456,19 +422,6 @@ impl<'a> Compiler<'a> {
         self.cluster.pause_of(self.key(), host, path)
     }
 
-    fn claim_passthrough(&mut self, host: &HostMatch, backend: &BackendId) {
-        let host: Arc<str> = match host {
-            HostMatch::Exact(host) => Arc::clone(host),
-            HostMatch::Wildcard(suffix) => format!("*{suffix}").into(),
-            HostMatch::Any => {
-                let message =
-                    "ssl-passthrough needs rules with hosts: TLS is told apart by its SNI";
-                return self.warn(Reason::BadAnnotation, message);
-            }
-        };
-        self.compiled.passthrough.push((host, backend.clone()));
-    }
-
     /// How a path is compared; `None`, with a warning, if it cannot be.
     fn path_match(&mut self, options: &Options, path: &IngressPath) -> Option<PathMatch> {
         let is_regex = options.use_regex
@@ -562,16 +515,6 @@ pub fn host_match(host: &str) -> HostMatch {
     match host.strip_prefix('*') {
         Some(suffix) => HostMatch::Wildcard(suffix.into()),
         None => HostMatch::Exact(host.into()),
-    }
-}
-
-/// Whether a certificate's host is good for a rule's.
-fn covers(named: &HostMatch, host: &HostMatch) -> bool {
-    match (named, host) {
-        (HostMatch::Wildcard(suffix), HostMatch::Exact(host)) => host
-            .strip_suffix(&**suffix)
-            .is_some_and(|label| !label.is_empty() && !label.contains('.')),
-        _ => named == host,
     }
 }
 

@@ -8,16 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use telaio_http_proxy::table::{
-    Age, Backend, BackendId, Certificate, CertificateId, HostMatch, PathMatch, TableChange,
-};
+use telaio_http_proxy::table::{Age, Backend, BackendId, HostMatch, PathMatch, TableChange};
 use telaio_model::{Ingress, ObjectKey, Override};
 
 use crate::backends::BackendSpec;
-use crate::certificates;
 use crate::claims::{Claims, Place};
 use crate::class::{ClassSettings, Classes};
 use crate::compile::{Cluster, Compiled, Need, compile};
+use crate::host_tls::{self, HostTls};
 use crate::listener::{IngressEvent, ServiceNews};
 use crate::small_set::SmallSet;
 use crate::warning::{Reason, Warning};
@@ -60,42 +58,6 @@ struct BackendEntry {
     built: Option<Backend>,
 }
 
-/// The secrets that Ingresses name for a host, and the one whose certificate it gets.
-#[derive(Debug, Default)]
-struct TlsHost {
-    claims: BTreeMap<Age, ObjectKey>,
-    winner: Option<ObjectKey>,
-    /// The Ingresses whose certificate is not used, and what they are told.
-    losers: BTreeMap<ObjectKey, Warning>,
-}
-
-impl TlsHost {
-    /// Works out who is told that an older Ingress has the host; gives those who are told something
-    /// else than before. A copy of the same certificate loses nothing.
-    fn judge(&mut self, host: &str, cluster: &Cluster) -> BTreeSet<ObjectKey> {
-        let mut losers = BTreeMap::new();
-        let winner = self.winner.as_ref().and_then(|key| Some((key, cluster.tls.get(key)?)));
-        if let Some((winner_key, winner)) = winner {
-            for (age, key) in &self.claims {
-                let usable = cluster.tls.get(key);
-                if usable.is_none_or(|secret| secret.certificate == winner.certificate) {
-                    continue;
-                }
-                let ingress = ObjectKey::parse(&age.name);
-                let message = format!(
-                    "the certificate of the Secret {key} is not used for {host}: an older Ingress names \
-                     the Secret {winner_key} for it"
-                );
-                let warning = Warning::new(&ingress, Reason::Conflict, message);
-                losers.insert(ingress, warning);
-            }
-        }
-        let before = std::mem::replace(&mut self.losers, losers);
-        let keys = before.keys().chain(self.losers.keys());
-        keys.filter(|key| before.get(key) != self.losers.get(key)).cloned().collect()
-    }
-}
-
 /// All that the gateway knows.
 #[derive(Debug, Default)]
 pub struct Gateway {
@@ -112,21 +74,8 @@ pub struct Gateway {
     backends: BTreeMap<BackendId, Box<BackendEntry>>,
     /// The backends of a service.
     of_service: BTreeMap<ObjectKey, SmallSet<BackendId>>,
-    /// Who names which secret for a host.
-    tls_hosts: BTreeMap<Arc<str>, TlsHost>,
-    /// The hosts that each secret has won, and how many Ingresses take it for its own names.
-    tls_secrets: BTreeMap<ObjectKey, SecretUse>,
-    passthrough: BTreeMap<Arc<str>, BTreeMap<Age, BackendId>>,
+    tls: HostTls,
     pending: Pending,
-}
-
-/// How a secret is used.
-#[derive(Debug, Default, Clone, PartialEq)]
-struct SecretUse {
-    hosts: BTreeSet<Arc<str>>,
-    for_own_names: BTreeSet<Age>,
-    /// What stands in the table.
-    standing: Option<Certificate>,
 }
 
 /// What happened since the last commit.
@@ -144,7 +93,8 @@ struct Pending {
 impl Gateway {
     /// A gateway that knows nothing yet.
     pub fn new(settings: GatewaySettings) -> Self {
-        Self { settings, ..Self::default() }
+        let tls = HostTls::new(settings.default_certificate.clone());
+        Self { settings, tls, ..Self::default() }
     }
 
     /// Somebody's decision to pause what has this host and path of an Ingress.
@@ -246,23 +196,19 @@ impl Gateway {
         if pending.classes {
             dirty.extend(self.entries.keys().cloned());
         }
-        let mut touched =
-            Touched { services: pending.services, secrets: pending.secrets, ..Touched::default() };
-        if let Some(key) = &self.settings.default_certificate
-            && !self.tls_secrets.contains_key(key)
-        {
-            self.tls_secrets.insert(key.clone(), SecretUse::default());
-            touched.secrets.insert(key.clone());
-        }
+        let tls = host_tls::Touched::secrets(pending.secrets);
+        let mut touched = Touched { services: pending.services, tls, ..Touched::default() };
+        self.tls.touch_default(&mut touched.tls);
         let mut left = Vec::new();
         for key in &dirty {
             self.recompile(key, &mut touched, &mut commit, &mut left);
         }
+        self.tls.touch_places(&touched.places, &mut touched.tls);
         let mut concerned =
             self.claims.settle(std::mem::take(&mut touched.places), &mut commit.table);
         self.settle_backends(&touched.services, left, &mut commit.table);
-        concerned.extend(self.settle_certificates(&touched, &mut commit.table));
-        self.settle_passthrough(&touched.passthrough, &mut commit.table);
+        let cluster = &self.cluster;
+        concerned.extend(self.tls.settle(touched.tls, &self.claims, cluster, &mut commit.table));
         dirty.extend(concerned);
         self.tell(dirty, &mut commit);
         commit
@@ -317,18 +263,7 @@ impl Gateway {
             self.needed_by.entry(need.clone()).or_default().insert(key.clone());
         }
         self.replace_backends(key, &before.backends, &new.backends, touched, left);
-        self.replace_tls(&before, new, touched);
-        for (host, backend) in &before.passthrough {
-            if let Some(all) = self.passthrough.get_mut(host) {
-                all.retain(|age, it| *age != before.age || it != backend);
-            }
-            touched.passthrough.insert(Arc::clone(host));
-        }
-        for (host, backend) in &new.passthrough {
-            let all = self.passthrough.entry(Arc::clone(host)).or_default();
-            all.insert(new.age.clone(), backend.clone());
-            touched.passthrough.insert(Arc::clone(host));
-        }
+        self.tls.replace(&before, new, &mut touched.tls);
         if let Some(entry) = self.entries.get_mut(key) {
             entry.compiled = after;
         }
@@ -371,34 +306,6 @@ impl Gateway {
         }
     }
 
-    fn replace_tls(&mut self, before: &Compiled, after: &Compiled, touched: &mut Touched) {
-        for claim in &before.tls {
-            if let Some(host) = &claim.host {
-                if let Some(all) = self.tls_hosts.get_mut(host) {
-                    all.claims.remove(&before.age);
-                }
-                touched.tls_hosts.insert(Arc::clone(host));
-                continue;
-            }
-            if let Some(used) = self.tls_secrets.get_mut(&claim.secret) {
-                used.for_own_names.remove(&before.age);
-            }
-            touched.secrets.insert(claim.secret.clone());
-        }
-        for claim in &after.tls {
-            if let Some(host) = &claim.host {
-                let all = self.tls_hosts.entry(Arc::clone(host)).or_default();
-                // Of two entries of one Ingress for a host the first counts.
-                all.claims.entry(after.age.clone()).or_insert_with(|| claim.secret.clone());
-                touched.tls_hosts.insert(Arc::clone(host));
-                continue;
-            }
-            let used = self.tls_secrets.entry(claim.secret.clone()).or_default();
-            used.for_own_names.insert(after.age.clone());
-            touched.secrets.insert(claim.secret.clone());
-        }
-    }
-
     /// Builds the backends of services that changed, and drops those that nobody has any more.
     fn settle_backends(
         &mut self,
@@ -438,94 +345,16 @@ impl Gateway {
         }
     }
 
-    /// Decides which certificate each touched host gets, and gives the table what differs.
-    /// Gives the Ingresses whose warnings may differ.
-    fn settle_certificates(
-        &mut self,
-        touched: &Touched,
-        change: &mut TableChange,
-    ) -> BTreeSet<ObjectKey> {
-        let mut secrets = touched.secrets.clone();
-        let mut concerned = BTreeSet::new();
-        for host in &touched.tls_hosts {
-            let Some(entry) = self.tls_hosts.get_mut(host) else { continue };
-            // The oldest whose secret is there; a certificate that is missing keeps nobody's place.
-            let usable = |key: &&ObjectKey| self.cluster.tls.contains_key(*key);
-            let named = || entry.claims.values();
-            let winner = named().find(usable).or_else(|| named().next()).cloned();
-            let before = std::mem::replace(&mut entry.winner, winner.clone());
-            concerned.extend(entry.judge(host, &self.cluster));
-            if winner.is_none() {
-                self.tls_hosts.remove(host);
-            }
-            if before == winner {
-                continue;
-            }
-            if let Some(key) = before
-                && let Some(used) = self.tls_secrets.get_mut(&key)
-            {
-                used.hosts.remove(host);
-                secrets.insert(key);
-            }
-            if let Some(key) = winner {
-                self.tls_secrets.entry(key.clone()).or_default().hosts.insert(Arc::clone(host));
-                secrets.insert(key);
-            }
-        }
-        for key in secrets {
-            self.settle_secret(&key, change);
-        }
-        concerned
-    }
-
-    fn settle_secret(&mut self, key: &ObjectKey, change: &mut TableChange) {
-        let is_default = self.settings.default_certificate.as_ref() == Some(key);
-        let Some(used) = self.tls_secrets.get_mut(key) else { return };
-        let wanted = is_default || !used.hosts.is_empty() || !used.for_own_names.is_empty();
-        let secret = self.cluster.tls.get(key).filter(|_| wanted);
-        let certificate = secret.map(|secret| {
-            let mut hosts = used.hosts.clone();
-            if !used.for_own_names.is_empty() {
-                hosts.extend(certificates::names(&secret.certificate));
-            }
-            Certificate {
-                hosts: hosts.into_iter().collect(),
-                chain_pem: Arc::clone(&secret.certificate),
-                key_pem: Arc::clone(&secret.private_key),
-            }
-        });
-        if certificate != used.standing {
-            let id: CertificateId = key.to_string().into();
-            change.certificates.insert(id, certificate.clone());
-            used.standing = certificate;
-        }
-        if !wanted {
-            self.tls_secrets.remove(key);
-        }
-    }
-
-    fn settle_passthrough(&mut self, hosts: &BTreeSet<Arc<str>>, change: &mut TableChange) {
-        for host in hosts {
-            let claims = self.passthrough.get(host);
-            let winner = claims.and_then(|all| all.values().next()).cloned();
-            if winner.is_none() {
-                self.passthrough.remove(host);
-            }
-            change.passthrough.insert(Arc::clone(host), winner);
-        }
-    }
-
     /// Gathers the warnings of Ingresses that may have others than before.
     fn tell(&mut self, concerned: BTreeSet<ObjectKey>, commit: &mut Commit) {
         for key in concerned {
             let Some(entry) = self.entries.get_mut(&key) else { continue };
             let own = entry.compiled.iter().flat_map(|compiled| &compiled.warnings);
-            let hosts = entry.compiled.iter().flat_map(|compiled| &compiled.tls);
-            let hosts = hosts.filter_map(|claim| self.tls_hosts.get(claim.host.as_ref()?));
-            let lost = hosts.filter_map(|host| host.losers.get(&key));
+            let lost = entry.compiled.iter().flat_map(|compiled| self.tls.warnings(&key, compiled));
             let mut warnings: Vec<Warning> =
                 own.chain(self.claims.warnings(&key)).chain(lost).cloned().collect();
             warnings.sort();
+            warnings.dedup();
             bound(&key, &mut warnings);
             if warnings != entry.warned {
                 entry.warned.clone_from(&warnings);
@@ -564,9 +393,7 @@ fn bound(ingress: &ObjectKey, warnings: &mut Vec<Warning>) {
 struct Touched {
     places: BTreeSet<Place>,
     services: BTreeSet<ObjectKey>,
-    secrets: BTreeSet<ObjectKey>,
-    tls_hosts: BTreeSet<Arc<str>>,
-    passthrough: BTreeSet<Arc<str>>,
+    tls: host_tls::Touched,
 }
 
 fn set<T>(map: &mut BTreeMap<ObjectKey, T>, key: &ObjectKey, value: Option<T>) {

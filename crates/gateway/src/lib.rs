@@ -9,7 +9,7 @@
 //! - [`listener`] follows a node's view and says what of it is news for the ingress;
 //! - [`class`] decides which Ingresses are ours, [`annotations`] what they ask for beyond their rules;
 //! - [`compile`] makes of one Ingress what it wants in the table, [`claims`] decides who gets a host
-//!   and path that several want, [`backends`] makes services' ports into backends;
+//!   and path that several want, [`host_tls`] who has a host's TLS, [`backends`] makes services' ports into backends;
 //! - [`gateway`] keeps all of it and works out, per change, what of the table changes;
 //! - [`processor`] runs it; [`status`] tells the cluster; [`migrate`] tells a person beforehand.
 //!
@@ -27,6 +27,7 @@ pub mod claims;
 pub mod class;
 pub mod compile;
 pub mod gateway;
+pub mod host_tls;
 pub mod listener;
 mod maintenance;
 pub mod migrate;

@@ -1,14 +1,14 @@
 //! How the path of a rule is compared: by the form that requests are compared in.
 
 use telaio_http_proxy::head::target::{TargetError, route_path};
-use telaio_http_proxy::table::PathMatch;
+use telaio_http_proxy::table::{PathMatch, REGEX_MARK};
 use telaio_model::{IngressPath, PathType};
 
 use crate::annotations::values;
 
 /// A path as a regular expression: from the beginning, without regard to case.
 pub(crate) fn regex_pattern(path: &str) -> String {
-    format!("(?i)^{path}")
+    format!("{REGEX_MARK}{path}")
 }
 
 /// How a path is compared that is no regular expression. A slash at the end of a prefix makes no

@@ -92,6 +92,12 @@ pub(crate) fn policy(
     {
         close(&mut policy, "the authorities of clients' certificates are not there");
     }
+    if options.client_tls.match_cn.is_some() && policy.client_tls.is_none() {
+        let message = "auth-tls-match-cn needs auth-tls-secret, and certificates that are asked for; \
+                       nobody comes in until then";
+        compiler.warn(Reason::BadAnnotation, message);
+        close(&mut policy, "clients' certificates are not asked for");
+    }
     let response = options.response_headers.as_ref();
     policy.headers.response = response.map_or_else(Vec::new, |name| headers(compiler, name));
     let request = options.request_headers.as_ref();
@@ -176,7 +182,8 @@ fn cache(options: &Options) -> CachePolicy {
 
 fn mirror(options: &Options) -> Option<Mirror> {
     let url = options.mirror.target.clone()?;
-    Some(Mirror { url, backend: None, body: options.mirror.body.unwrap_or(true) })
+    let host = options.mirror.host.clone();
+    Some(Mirror { url, host, backend: None, body: options.mirror.body.unwrap_or(true) })
 }
 
 fn error_backend(compiler: &mut Compiler<'_>, options: &Options) -> Option<ErrorBackend> {
@@ -314,6 +321,7 @@ fn client_tls(compiler: &mut Compiler<'_>, options: &Options) -> Option<ClientTl
         verify_depth: asked.depth.map_or(1, |depth| u8::try_from(depth).unwrap_or(u8::MAX)),
         error_page: asked.error_page.clone(),
         pass_certificate: asked.pass,
+        subject_pattern: asked.match_cn.clone(),
     })
 }
 

@@ -132,3 +132,164 @@ async fn the_older_ingress_has_a_hosts_certificate_and_the_younger_hears_of_it()
     world.load(&(services() + &young + &certificate("yours", &other))).await;
     assert!(world.warnings.is_empty(), "{:?}", world.warnings);
 }
+
+/// The same objects in a namespace of somebody else's.
+fn foreign(text: &str) -> String {
+    text.replace("namespace: shop", "namespace: evil")
+}
+
+fn with_tls(text: &str, entry: &str) -> String {
+    text.replace("spec:\n", &format!("spec:\n  tls: [{{{entry}}}]\n"))
+}
+
+/// Where a host's TLS goes unopened.
+fn passed(world: &World) -> Option<&str> {
+    world.passthrough.get("a.example.com").map(|backend| backend.as_str())
+}
+
+#[tokio::test]
+async fn a_hosts_tls_belongs_to_the_namespace_that_has_the_host_longest() {
+    let passthrough = annotated(&[("ssl-passthrough", "true")]);
+    let base = services() + &foreign(&services());
+    let take = foreign(&aged("take", "/", "two", YOUNG, &passthrough));
+    let created = format!("  creationTimestamp: {OLD}\n");
+    let elsewhere = ingress("old", "b.example.com", "/", "one", &created);
+    // By a rule of any path, by a certificate, by a passage of its own.
+    for (old, own) in [
+        (aged("old", "/", "one", OLD, ""), None),
+        (aged("old", "/x", "one", OLD, ""), None),
+        (with_tls(&elsewhere, "hosts: [a.example.com], secretName: none"), None),
+        (aged("old", "/", "one", OLD, &passthrough), Some("shop/one:80")),
+    ] {
+        let mut world = World::of(&(base.clone() + &old + &take)).await;
+        assert_eq!(passed(&world), own, "{old}");
+        let warned = world.warned("evil/take");
+        let told = "Conflict: TLS for a.example.com is not passed through as asked for here: the older \
+                    Ingress shop/old has the host";
+        assert!(warned.iter().any(|it| it == told), "{old}: {warned:?}");
+        assert!(!world.warned("shop/old").iter().any(|it| it.contains("passed through")));
+        // Whoever comes when nobody is there has it, until the older is there again.
+        world.load(&(base.clone() + &take)).await;
+        assert_eq!(passed(&world), Some("evil/two:80"));
+        assert!(world.warnings.is_empty(), "{:?}", world.warnings);
+        world.load(&(base.clone() + &old + &take)).await;
+        assert_eq!(passed(&world), own, "{old}");
+        world.load(&base).await;
+        assert_eq!(passed(&world), None);
+    }
+    // Within a namespace an Ingress may take the host of another, but not its passage.
+    let old = aged("old", "/", "one", OLD, "");
+    let take = aged("take", "/", "two", YOUNG, &passthrough);
+    let world = World::of(&(services() + &old + &take)).await;
+    assert_eq!(passed(&world), Some("shop/two:80"));
+    let old = aged("old", "/", "one", OLD, &passthrough);
+    let world = World::of(&(services() + &old + &take)).await;
+    assert_eq!(passed(&world), Some("shop/one:80"));
+    assert!(world.warned("shop/take").iter().any(|it| it.contains("not passed through")));
+    // A canary contests nothing.
+    let pairs = [("canary", "true"), ("ssl-passthrough", "true")];
+    let canary = aged("canary", "/", "two", OLD, &annotated(&pairs));
+    let world = World::of(&(services() + &canary + &aged("old", "/", "one", YOUNG, ""))).await;
+    assert_eq!(passed(&world), None);
+}
+
+/// The secrets whose certificates a host is served with.
+fn served_by(world: &World, host: &str) -> Vec<String> {
+    let of_host =
+        world.certificates.iter().filter(|(_, it)| it.hosts.iter().any(|it| **it == *host));
+    of_host.map(|(id, _)| id.to_string()).collect()
+}
+
+#[tokio::test]
+async fn a_name_in_a_certificate_is_no_claim_where_somebody_names_the_host() {
+    let make = |names: &[&str]| {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        rcgen::generate_simple_self_signed(names).unwrap()
+    };
+    let (mine, yours) = (make(&["a.example.com"]), make(&["a.example.com", "c.example.com"]));
+    let at = |host: &str, name: &str, created: &str| {
+        ingress(name, host, "/", "one", &format!("  creationTimestamp: {created}\n"))
+    };
+    let base = services()
+        + &foreign(&services())
+        + &certificate("z-mine", &mine)
+        + &foreign(&certificate("a-yours", &yours));
+    let rightful = at("a.example.com", "rightful", YOUNG);
+    // Older, and first by name: but nobody asked for the host there.
+    let other = foreign(&with_tls(&at("e.example.com", "other", OLD), "secretName: a-yours"));
+    let named = with_tls(&rightful, "hosts: [a.example.com], secretName: z-mine");
+    let unnamed = with_tls(&rightful, "secretName: z-mine");
+    for own in [&named, &unnamed] {
+        let mut world = World::of(&(base.clone() + own + &other)).await;
+        assert_eq!(served_by(&world, "a.example.com"), ["shop/z-mine"], "{own}");
+        assert_eq!(served_by(&world, "c.example.com"), ["evil/a-yours"], "{own}");
+        let warned = world.warned("evil/other");
+        assert_eq!(
+            warned,
+            [
+                "Conflict: the certificate of the Secret evil/a-yours is not used for a.example.com: \
+              another Ingress names the Secret shop/z-mine for it"
+            ]
+        );
+        assert!(world.warned("shop/rightful").is_empty(), "{:?}", world.warnings);
+        world.load(&(base.clone() + &other)).await;
+        assert_eq!(served_by(&world, "a.example.com"), ["evil/a-yours"]);
+        assert!(world.warnings.is_empty(), "{:?}", world.warnings);
+    }
+    // The host of a rule is as good as named: by age then.
+    let old = with_tls(&at("a.example.com", "rightful", OLD), "secretName: z-mine");
+    let entry = "hosts: [a.example.com], secretName: a-yours";
+    let young = foreign(&with_tls(&at("e.example.com", "other", YOUNG), entry));
+    let world = World::of(&(base.clone() + &old + &young)).await;
+    assert_eq!(served_by(&world, "a.example.com"), ["shop/z-mine"]);
+    assert!(
+        world.warned("evil/other")[0].contains("an older Ingress names the Secret shop/z-mine")
+    );
+    // What is named is not left to a mere name while its Secret is missing.
+    let missing = with_tls(&rightful, "hosts: [a.example.com], secretName: not-yet");
+    let world = World::of(&(base.clone() + &missing + &other)).await;
+    assert_eq!(served_by(&world, "a.example.com"), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn of_two_certificates_with_a_name_the_older_ingress_serves_it() {
+    let make = || rcgen::generate_simple_self_signed(vec!["c.example.com".into()]).unwrap();
+    let (mine, yours) = (make(), make());
+    let at = |name: &str, created: &str, secret: &str| {
+        let more = format!("  creationTimestamp: {created}\n");
+        let text = ingress(name, &format!("{name}.example.com"), "/", "one", &more);
+        with_tls(&text, &format!("secretName: {secret}"))
+    };
+    let base = services()
+        + &foreign(&services())
+        + &certificate("z-mine", &mine)
+        + &foreign(&certificate("a-yours", &yours));
+    let old = at("old", OLD, "z-mine");
+    let young = foreign(&at("young", YOUNG, "a-yours"));
+    let mut world = World::of(&(base.clone() + &young)).await;
+    assert_eq!(served_by(&world, "c.example.com"), ["evil/a-yours"]);
+    world.load(&(base.clone() + &old + &young)).await;
+    assert_eq!(served_by(&world, "c.example.com"), ["shop/z-mine"]);
+    assert!(world.warned("evil/young")[0].contains("an older Ingress has the Secret shop/z-mine"));
+    assert!(world.warned("shop/old").is_empty());
+}
+
+#[tokio::test]
+async fn the_longest_path_wins_whether_or_not_it_is_an_expression() {
+    let regex = annotated(&[("use-regex", "true")]);
+    let text = services()
+        + &foreign(&services())
+        + &aged("web", "/shop/cart", "one", OLD, "")
+        + &foreign(&aged("short", "/sh.*", "two", OLD, &regex))
+        + &foreign(&aged("long", "/shop/cart/[0-9]+", "three", YOUNG, &regex));
+    let world = World::of(&text).await;
+    for (path, backend) in [
+        ("/shop", "evil/two:80"),
+        ("/shop/cart", "shop/one:80"),
+        ("/shop/cart/x", "shop/one:80"),
+        ("/shop/cart/7", "evil/three:80"),
+    ] {
+        assert_eq!(meets(world.served("a.example.com", path).as_deref()), backend, "{path}");
+        assert_eq!(meets(world.route("a.example.com", path)), backend, "{path}");
+    }
+}

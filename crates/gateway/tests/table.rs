@@ -387,6 +387,7 @@ async fn what_should_keep_somebody_out_and_cannot_keeps_everybody_out() {
         &[("auth-type", "basic"), ("auth-secret", "other/users")],
         &[("auth-tls-secret", "shop/ca")],
         &[("auth-tls-match-cn", "CN=a")],
+        &[("auth-tls-match-cn", "(")],
         &[("proxy-ssl-verify", "on"), ("backend-protocol", "HTTPS")],
         &[("auth-url", "http://$http_host/check")],
         &[("auth-url", "http://a.svc/"), ("auth-response-headers", "X-User, Content-Length")],

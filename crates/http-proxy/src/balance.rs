@@ -67,10 +67,11 @@ impl Peers {
 ///
 /// ```
 /// use telaio_http_proxy::LoadBalancer;
+/// use telaio_http_proxy::balance::StickyKey;
 /// use telaio_http_proxy::table::{Balance, Endpoint};
 ///
 /// let endpoint = |port| Endpoint::at(([127, 0, 0, 1], port).into());
-/// let balancer = LoadBalancer::new(Balance::RoundRobin, &[endpoint(1)]);
+/// let balancer = LoadBalancer::new(Balance::RoundRobin, &[endpoint(1)], StickyKey::default());
 /// balancer.add_backend(&endpoint(2));
 /// let first = balancer.select_backend(&Default::default()).unwrap();
 /// let second = balancer.select_backend(&Default::default()).unwrap();
@@ -97,13 +98,8 @@ pub struct StickyKey {
 }
 
 impl LoadBalancer {
-    /// A balancer over these endpoints.
-    pub fn new(balance: Balance, endpoints: &[Endpoint]) -> Self {
-        Self::with_key(balance, endpoints, StickyKey::default())
-    }
-
-    /// As [`new`](Self::new), with what sticky cookies are made with.
-    pub fn with_key(balance: Balance, endpoints: &[Endpoint], key: StickyKey) -> Self {
+    /// A balancer over these endpoints, with what sticky cookies are made with.
+    pub fn new(balance: Balance, endpoints: &[Endpoint], key: StickyKey) -> Self {
         let empty = Arc::new(Peers::new(balance.clone(), None, Vec::new()));
         let balancer = Self { peers: ArcSwap::new(empty), change: Mutex::new(()), key };
         balancer.set(balance, None, endpoints);

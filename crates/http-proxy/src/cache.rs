@@ -58,14 +58,14 @@ pub use collapse::Wait;
 pub use entry::CacheEntry;
 pub use fetch::{Answer, Fetch, Writer};
 pub use fields::Fields;
-pub use index::Found;
+pub use index::{Epoch, Found};
 pub use key::{Key, KeyError, KeyParts, Keyed};
 pub use lookup::{Asked, Lookup};
 pub use moment::Moment;
 pub use purge::{Purge, PurgeError};
 
 use collapse::Flights;
-use index::{Epoch, Index};
+use index::Index;
 
 /// What is being written takes at most this part of what may be kept.
 const WRITING_PART: u64 = 4;
@@ -161,18 +161,15 @@ impl Cache {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Keeps a response, in place of an older one to the same requests. False if it is too large.
-    pub fn store(&self, key: &Key, entry: &Arc<CacheEntry>) -> bool {
-        let kept = self.shared.index.put(key.uri(), entry, None);
-        if kept {
-            count(&self.shared.counters.stored);
-        }
-        kept
+    /// What has happened to a URI so far: to be asked for before its origin is.
+    pub fn epoch(&self, key: &Key) -> Epoch {
+        self.shared.index.epoch(key.uri())
     }
 
-    /// Keeps a response, unless something was changed or purged since then.
-    pub(crate) fn store_since(&self, key: &Key, entry: &Arc<CacheEntry>, since: Epoch) -> bool {
-        let kept = self.shared.index.put(key.uri(), entry, Some(since));
+    /// Keeps a response, in place of an older one to the same requests. False if it is too large, or
+    /// something was changed or purged `since`.
+    pub fn store(&self, key: &Key, entry: &Arc<CacheEntry>, since: Epoch) -> bool {
+        let kept = self.shared.index.put(key.uri(), entry, since);
         if kept {
             count(&self.shared.counters.stored);
         }

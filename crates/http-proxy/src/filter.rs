@@ -23,6 +23,7 @@ pub mod basic;
 pub mod client;
 pub mod client_cert;
 pub mod cors;
+mod distinguished;
 pub mod forward;
 pub mod mirror;
 pub mod password;
@@ -45,6 +46,7 @@ use crate::tls::CertificateStore;
 use crate::tls::upstream::Verify;
 use basic::{BasicFilter, Checked, Verdict};
 use client::Client;
+use client_cert::Subjects;
 use cors::CorsFilter;
 use forward::{Answers, ForwardFilter, Granted};
 use mirror::{MirrorFilter, Mirrors};
@@ -145,6 +147,7 @@ pub struct RouteFilters {
     policy: Arc<Policy>,
     rates: Vec<RateFilter>,
     cors: Option<Box<CorsFilter>>,
+    subjects: Subjects,
     auth: Vec<AuthFilter>,
     /// For routes that send clients elsewhere.
     pub redirect: Option<Box<RedirectFilter>>,
@@ -165,6 +168,8 @@ impl RouteFilters {
                 None => problems.push("a rate limit of no requests is left out".to_owned()),
             }
         }
+        let (subjects, wrong) = policy.client_tls.as_ref().map(Subjects::new).unwrap_or_default();
+        problems.extend(wrong.map(|error| error.to_string()));
         let auth =
             policy.auth.iter().map(|auth| read_auth(&route.id, auth, &mut problems)).collect();
         let redirect = match &route.action {
@@ -188,6 +193,7 @@ impl RouteFilters {
             policy: Arc::clone(policy),
             rates,
             cors: policy.cors.as_ref().map(|own| Box::new(CorsFilter::new(own))),
+            subjects,
             auth,
             redirect: redirect.map(Box::new),
             mirror: mirror.map(Box::new),
@@ -210,7 +216,9 @@ impl RouteFilters {
         if let Some(reply) = self
             .check_limits(filters, head, passed)
             .or_else(|| self.check_redirects(filters, head))
-            .or_else(|| client_cert::refusal(self.policy.client_tls.as_ref()?, head))
+            .or_else(|| {
+                client_cert::refusal(self.policy.client_tls.as_ref()?, &self.subjects, head)
+            })
             .or_else(|| self.cors.as_ref()?.preflight(head))
         {
             return Next::Answer(reply);

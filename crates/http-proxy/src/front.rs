@@ -141,7 +141,8 @@ impl Front {
         mut info: ClientInfo,
         stop: Stop,
     ) {
-        match tls.accept(first, stream).await {
+        let has_routes = |host: &str| proxy.router().has_exact_host(host);
+        match tls.accept(first, stream, has_routes).await {
             Ok(Accepted::Tls { stream, info: settled, h2 }) => {
                 info.tls = Some(settled);
                 if h2 {

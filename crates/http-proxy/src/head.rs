@@ -290,6 +290,26 @@ impl ResponseHead {
     }
 }
 
+/// Cuts at a byte that is not within quotes, and leaves out what is empty.
+pub(crate) fn split_quoted(text: &str, at: u8) -> Vec<&str> {
+    let (mut parts, mut start, mut quoted, mut escaped) = (Vec::new(), 0, false, false);
+    for (place, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            byte if byte == at && !quoted => {
+                parts.push(&text[start..place]);
+                start = place + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts.retain(|part| !part.trim().is_empty());
+    parts
+}
+
 /// A cookie's value.
 pub fn cookie<'a>(headers: &'a Headers, name: &str) -> Option<&'a str> {
     let fields =

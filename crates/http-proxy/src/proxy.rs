@@ -1,8 +1,8 @@
 //! The proxy itself: the table in force, the backends as they run, and what happens to a request.
 //!
 //! Decisions are made here and do not know the wire: [`HttpProxy::decide`] takes a [`RequestHead`](crate::RequestHead) and
-//! says what shall happen. Where both sides speak HTTP/1.1 the h1 code acts on it directly; everything
-//! else, h2 on either side, the cache, compression, goes by `HttpProxy::forward_request`, which speaks
+//! says what shall happen. Whatever goes to a backend goes by `HttpProxy::forward_request`: where both
+//! sides speak HTTP/1.1 as bytes that are passed on, else (h2 on either side, the cache, compression) as
 //! heads and bodies.
 
 pub(crate) mod attempts;

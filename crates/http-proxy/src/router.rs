@@ -5,14 +5,17 @@
 //! holds a router is never disturbed.
 //!
 //! A look-up is a hash of the host, then one of each ending of the path at a slash, longest first:
-//! it costs the same among ten routes and ten thousand.
+//! it costs the same among ten routes and ten thousand. Regular expressions are found by what their
+//! paths must begin with.
 //!
-//! Precedence, most telling first: exact host, wildcard host, any host; then exact path, regular
-//! expression (longest text first), longest prefix; then more conditions; then the older object.
-//! Where a host has no route for a path, a less telling host may.
+//! Precedence, most telling first: exact host, wildcard host, any host; then exact path; then of
+//! prefixes and regular expressions the one with the longest text, as in ingress-nginx; then more
+//! conditions; then the older object. Where a host has no route for a path, a less telling host may.
 
 mod compiled;
 mod host;
+mod paths;
+mod regexes;
 mod shards;
 #[cfg(test)]
 mod tests;
@@ -194,6 +197,11 @@ impl Router {
         self.exact.get(host).is_some()
             || host.find('.').is_some_and(|dot| self.wildcard.get(&host[dot..]).is_some())
             || !self.any.is_empty()
+    }
+
+    /// Whether any route names this host itself.
+    pub fn has_exact_host(&self, host: &str) -> bool {
+        self.exact.get(host).is_some()
     }
 
     /// A route by its identity.

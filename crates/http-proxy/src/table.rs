@@ -32,7 +32,8 @@ pub use policy::{
     Rewrite, SourceRanges, Timeouts, TlsRedirect,
 };
 pub use route::{
-    Action, Age, Fixed, HostMatch, PathMatch, Predicate, Redirect, Route, RouteId, WeightedBackend,
+    Action, Age, Fixed, HostMatch, PathMatch, Predicate, REGEX_MARK, Redirect, Route, RouteId,
+    WeightedBackend,
 };
 
 /// A certificate's identity: `namespace/name` of its Secret.

@@ -66,7 +66,7 @@ impl Upstream {
         let key = StickyKey { secret, backend: id.0.clone() };
         let settings = Backend::new(id.as_str(), Vec::new());
         Self {
-            balancer: LoadBalancer::with_key(settings.balance.clone(), &[], key),
+            balancer: LoadBalancer::new(settings.balance.clone(), &[], key),
             settings: ArcSwap::from_pointee(settings),
             id,
             budget: RetryBudget::default(),

@@ -484,6 +484,7 @@ async fn a_sticky_client_stays_at_its_endpoint() {
         max_age: None,
         secure: Some(false),
         same_site: Some("Lax".into()),
+        same_site_by_browser: false,
         change_on_failure: false,
     };
     let endpoints = [&first, &second].map(|backend| Endpoint::at(backend.address)).to_vec();

@@ -228,6 +228,20 @@ pub(super) const ROWS: &[Row] = &[
     )
     .guard(),
     Row::both(
+        "auth-tls-match-cn",
+        "a regular expression, such as CN=(ann|bob)",
+        "What the subject of a client's certificate must match, written as RFC 2253 does, the name first: \
+         CN=ann,OU=Sales,O=Shop. Others, and who comes without a verified certificate, are answered with \
+         403. It may match anywhere: ^CN=ann(,|$) is ann alone.",
+        |text, options| {
+            values::regex(text)?;
+            options.client_tls.match_cn = Some(text.into());
+            Ok(())
+        },
+    )
+    .but("with optional_no_ca a certificate that is not verified does not match, whatever its subject")
+    .guard(),
+    Row::both(
         "auth-tls-error-page",
         "a URL",
         "Where clients are redirected to that have no right certificate.",

@@ -40,9 +40,7 @@ pub fn docs_page() -> String {
     let mut refused = REFUSED.to_vec();
     refused.sort_by_key(|refused| refused.name);
     for row in refused {
-        let key = if row.guard { " *key*" } else { "" };
-        let _ =
-            writeln!(page, "| `{}`{key} | {} | {} |", row.name, cell(row.why), cell(row.instead));
+        let _ = writeln!(page, "| `{}` | {} | {} |", row.name, cell(row.why), cell(row.instead));
     }
     let _ = write!(
         page,

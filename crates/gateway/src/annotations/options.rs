@@ -32,6 +32,8 @@ pub enum HashBy {
     Header(Arc<str>),
     /// A cookie.
     Cookie(Arc<str>),
+    /// A text with names in it that a request fills.
+    Text(Arc<str>),
 }
 
 /// How an endpoint is chosen.
@@ -73,6 +75,8 @@ pub struct StickyOptions {
     pub secure: Option<bool>,
     /// When it goes along.
     pub same_site: Option<SameSite>,
+    /// `SameSite=None` is left out for browsers that do not know it.
+    pub same_site_by_browser: bool,
     /// A request whose endpoint failed chooses anew and stays there.
     pub change_on_failure: bool,
 }
@@ -207,6 +211,8 @@ pub struct ClientTlsOptions {
     pub pass: bool,
     /// Where clients go that fail.
     pub error_page: Option<Arc<str>>,
+    /// What the subject of a certificate must match.
+    pub match_cn: Option<Arc<str>>,
 }
 
 /// TLS with the backend.
@@ -234,6 +240,8 @@ pub struct RedirectOption {
 pub struct MirrorOptions {
     /// Where they go.
     pub target: Option<Arc<str>>,
+    /// The host that they name.
+    pub host: Option<Arc<str>>,
     /// With bodies; true unless said otherwise.
     pub body: Option<bool>,
 }

@@ -27,7 +27,8 @@ pub(super) const ROWS: &[Row] = &[
     )
     .but(
         "only this Ingress's paths become regular expressions; in ingress-nginx all paths of the \
-         host do, also those of other Ingresses. Look-around and back references are not there",
+         host do, also those of other Ingresses, and Exact ones. As there, the longest text of a host's \
+         paths is tried first. Look-around and back references are not there",
     ),
     Row::both(
         "app-root",
@@ -44,6 +45,11 @@ pub(super) const ROWS: &[Row] = &[
             let hosts = values::list(text)?;
             if hosts.len() > ALIASES_MAX {
                 return Err(BadValue(format!("has more than {ALIASES_MAX} hosts")));
+            }
+            if let Some(regex) = hosts.iter().find(|host| host.starts_with('~')) {
+                let instead = "each host by its name, or *.example.com for all of one label; hosts are no \
+                               regular expressions here";
+                return Err(BadValue::new(regex, instead));
             }
             options.aliases = hosts.into_iter().map(values::host).collect::<Read<_>>()?;
             Ok(())

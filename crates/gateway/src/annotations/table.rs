@@ -90,17 +90,11 @@ pub struct Refused {
     pub why: &'static str,
     /// What to do instead.
     pub instead: &'static str,
-    /// It keeps somebody out: where it stands nobody comes in.
-    pub guard: bool,
 }
 
 impl Refused {
     const fn new(name: &'static str, why: &'static str, instead: &'static str) -> Self {
-        Self { name, why, instead, guard: false }
-    }
-
-    const fn guard(name: &'static str, why: &'static str, instead: &'static str) -> Self {
-        Self { name, why, instead, guard: true }
+        Self { name, why, instead }
     }
 }
 
@@ -229,11 +223,6 @@ pub const REFUSED: &[Refused] = &[
         "auth-url on each Ingress that needs it",
     ),
     Refused::new(
-        "session-cookie-conditional-samesite-none",
-        "browsers that needed it are gone",
-        "session-cookie-samesite: None",
-    ),
-    Refused::new(
         "upstream-hash-by-subset",
         "a hash leads to one endpoint, not to a group",
         "upstream-hash-by alone",
@@ -242,16 +231,6 @@ pub const REFUSED: &[Refused] = &[
         "upstream-hash-by-subset-size",
         "a hash leads to one endpoint, not to a group",
         "upstream-hash-by alone",
-    ),
-    Refused::new(
-        "mirror-host",
-        "copies name the host of mirror-target",
-        "a mirror-target with that host",
-    ),
-    Refused::guard(
-        "auth-tls-match-cn",
-        "names in clients' certificates are not compared here",
-        "an authority of its own for these clients, or let the backend compare ssl-client-subject-dn",
     ),
 ];
 

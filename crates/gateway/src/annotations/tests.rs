@@ -52,8 +52,15 @@ const VALUES: &[(&str, &[&str], &[&str])] = &[
     ("load-balance", &["round_robin", "ewma", "least_conn"], &["ip_hash"]),
     (
         "upstream-hash-by",
-        &["$request_uri", "$remote_addr", "$http_x_user", "${cookie_id}"],
-        &["$request_uri$host", "x", "$http_"],
+        &[
+            "$request_uri",
+            "$remote_addr",
+            "$http_x_user",
+            "${cookie_id}",
+            "$binary_remote_addr$http_user_agent",
+            "user-${cookie_id}-of-$host",
+        ],
+        &["x", "$http_", "$geoip_country", "$request_uri$lua"],
     ),
     ("affinity", &["cookie"], &["ip"]),
     ("affinity-mode", &["balanced", "persistent"], &["x"]),
@@ -65,6 +72,7 @@ const VALUES: &[(&str, &[&str], &[&str])] = &[
     ("session-cookie-expires", &["172800"], &["x"]),
     ("session-cookie-secure", &["true"], &["x"]),
     ("session-cookie-samesite", &["None", "Lax", "Strict"], &["Loose"]),
+    ("session-cookie-conditional-samesite-none", &["true", "false"], &["x"]),
     ("session-cookie-change-on-failure", &["true"], &["x"]),
     ("proxy-ssl-verify", &["on", "off"], &["x"]),
     ("proxy-ssl-name", &["backend.internal"], &["a b"]),
@@ -101,6 +109,7 @@ const VALUES: &[(&str, &[&str], &[&str])] = &[
     ("auth-tls-secret", &["shop/ca"], &["CA"]),
     ("auth-tls-verify-client", &["on", "off", "optional", "optional_no_ca"], &["maybe"]),
     ("auth-tls-verify-depth", &["1"], &["99"]),
+    ("auth-tls-match-cn", &["CN=(ann|bob)", "^CN=a(,|$)"], &["(", "(?=a)"]),
     ("auth-tls-error-page", &["https://a.example.com/no"], &["no"]),
     ("auth-tls-pass-certificate-to-upstream", &["true"], &["x"]),
     ("canary", &["true", "false"], &["x"]),
@@ -137,6 +146,7 @@ const VALUES: &[(&str, &[&str], &[&str])] = &[
         &["https://shadow.example.com$request_uri", "http://shadow"],
         &["/x", "https://$host"],
     ),
+    ("mirror-host", &["shadow.example.com", "shadow:8080", "$host"], &["$http_x", "a b"]),
     ("mirror-request-body", &["off"], &["x"]),
     ("enable-access-log", &["false"], &["x"]),
     ("cache", &["true"], &["x"]),
@@ -263,9 +273,17 @@ fn an_unknown_name_gets_the_nearest_known_one() {
 }
 
 #[test]
+fn an_alias_that_is_a_regular_expression_is_refused_with_what_to_write_instead() {
+    let found = nginx("server-alias", "a.example.com,~^www\\d+\\.example\\.com$");
+    let Outcome::Bad(message) = &found.findings[0].outcome else { panic!("{found:?}") };
+    assert!(message.contains("hosts are no regular expressions here"), "{message}");
+    assert!(found.options.aliases.is_empty());
+}
+
+#[test]
 fn what_keeps_somebody_out_closes_when_it_cannot_be_used() {
     assert!(nginx("whitelist-source-range", "10.0.0.0/99").closed.is_some());
-    assert!(nginx("auth-tls-match-cn", "CN=a").closed.is_some());
+    assert!(nginx("auth-tls-match-cn", "(").closed.is_some());
     assert!(nginx("proxy-body-size", "x").closed.is_none());
 }
 

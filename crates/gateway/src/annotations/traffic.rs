@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::table::{Row, set, set_flag};
+use super::upstream;
 use super::values::{self, BadValue, Read};
 
 /// The most that a limit can be.
@@ -233,6 +234,12 @@ pub(super) const ROWS: &[Row] = &[
     )
     .but("copies never delay a request; when too many run, some are left out"),
     Row::both(
+        "mirror-host",
+        "a host; $host stands for the request's own",
+        "The Host that copies have; that of mirror-target unless said otherwise.",
+        |text, options| set(&mut options.mirror.host, mirror_host(text)),
+    ),
+    Row::both(
         "mirror-request-body",
         "on or off",
         "Whether copies have bodies.",
@@ -285,6 +292,13 @@ pub(super) const ROWS: &[Row] = &[
         |text, options| set(&mut options.compress, values::flag(text)),
     ),
 ];
+
+fn mirror_host(text: &str) -> Read<Arc<str>> {
+    match text {
+        "$host" | "${host}" | "$http_host" | "${http_host}" => Ok(text.into()),
+        _ => upstream::authority(text),
+    }
+}
 
 fn service_name(text: &str) -> Read<Arc<str>> {
     let name = values::object_name(text)?;

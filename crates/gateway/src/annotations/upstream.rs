@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use telaio_http_proxy::filter::template::Template;
+
 use super::options::{Balance, HashBy, NextUpstream, Protocol, SameSite};
 use super::table::{Row, set, set_flag};
 use super::values::{self, BadValue, Read};
@@ -124,11 +126,11 @@ pub(super) const ROWS: &[Row] = &[
     .but("without it ewma is the default, in ingress-nginx it is round_robin"),
     Row::both(
         "upstream-hash-by",
-        "one of $request_uri, $remote_addr, $http_NAME, $cookie_NAME",
+        "a text with variables in it: $request_uri, $remote_addr, $http_NAME, $cookie_NAME, $host, $uri, \
+         $args, $scheme, $request_method, $remote_user",
         "Requests that are alike in this go to the same endpoint, and few move when endpoints change.",
         |text, options| set(&mut options.hash_by, hash_by(text)),
-    )
-    .but("one variable, not a text made of several"),
+    ),
     Row::both(
         "affinity",
         "cookie",
@@ -220,6 +222,13 @@ pub(super) const ROWS: &[Row] = &[
             });
             Ok(())
         },
+    ),
+    Row::both(
+        "session-cookie-conditional-samesite-none",
+        "true or false",
+        "Whether SameSite=None is left out for browsers that throw such a cookie away: Chrome up to 69, \
+         iOS 12, Safari of macOS 10.14.",
+        |text, options| set_flag(text, &mut options.sticky.same_site_by_browser),
     ),
     Row::both(
         "session-cookie-change-on-failure",
@@ -317,7 +326,7 @@ fn protocol(text: &str) -> Read<Option<Protocol>> {
     }))
 }
 
-fn authority(text: &str) -> Read<Arc<str>> {
+pub(super) fn authority(text: &str) -> Read<Arc<str>> {
     let (host, port) = text.rsplit_once(':').unwrap_or((text, "1"));
     if text.contains('$') || port.parse::<u16>().is_err() {
         return Err(BadValue::new(text, "a host, without variables"));
@@ -376,7 +385,8 @@ fn next_upstream(text: &str) -> Read<NextUpstream> {
 fn hash_by(text: &str) -> Read<HashBy> {
     let name = text
         .strip_prefix('$')
-        .map(|name| name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name));
+        .map(|name| name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name))
+        .filter(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'));
     let by = match name {
         Some("request_uri" | "uri") => Some(HashBy::Uri),
         Some("remote_addr" | "binary_remote_addr") => Some(HashBy::ClientAddress),
@@ -390,7 +400,14 @@ fn hash_by(text: &str) -> Read<HashBy> {
         },
         None => None,
     };
-    by.ok_or_else(|| {
-        BadValue::new(text, "one of $request_uri, $remote_addr, $http_NAME, $cookie_NAME")
-    })
+    if let Some(by) = by {
+        return Ok(by);
+    }
+    if !text.contains('$') {
+        return Err(BadValue::new(text, "a text with a variable in it, such as $request_uri"));
+    }
+    match Template::parse(text) {
+        Ok(_) => Ok(HashBy::Text(text.into())),
+        Err(unknown) => Err(BadValue(unknown.to_string())),
+    }
 }

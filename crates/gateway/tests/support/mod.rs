@@ -264,18 +264,18 @@ fn host_rank(matched: &HostMatch, host: &str) -> Option<u8> {
     }
 }
 
-/// Regular expressions first by length, then by length of the match, Exact before Prefix.
-fn path_rank(matched: &PathMatch, path: &str) -> Option<(bool, usize, bool)> {
+/// Exact first, then by the length of the text.
+fn path_rank(matched: &PathMatch, path: &str) -> Option<(bool, usize)> {
     match matched {
-        PathMatch::Exact(exact) => (**exact == *path).then_some((true, usize::MAX, true)),
+        PathMatch::Exact(exact) => (**exact == *path).then_some((true, exact.len())),
         PathMatch::Prefix(prefix) => {
             let bare = prefix.trim_end_matches('/');
             let rest = path.strip_prefix(bare)?;
-            (rest.is_empty() || rest.starts_with('/')).then_some((false, bare.len(), false))
+            (rest.is_empty() || rest.starts_with('/')).then_some((false, prefix.len()))
         }
         PathMatch::Regex(pattern) => {
             let regex = regex::Regex::new(pattern).unwrap();
-            regex.is_match(path).then_some((true, pattern.len(), false))
+            regex.is_match(path).then_some((false, matched.written().len()))
         }
     }
 }

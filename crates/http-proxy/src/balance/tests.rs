@@ -13,6 +13,11 @@ fn endpoint(port: u16, weight: u32) -> Endpoint {
     Endpoint { weight, ..Endpoint::at(([127, 0, 0, 1], port).into()) }
 }
 
+/// A balancer whose cookies are nobody's.
+fn over(balance: Balance, endpoints: &[Endpoint]) -> LoadBalancer {
+    LoadBalancer::new(balance, endpoints, StickyKey::default())
+}
+
 fn port(peer: &Peer) -> u16 {
     match peer.address() {
         EndpointAddress::Socket(address) => address.port(),
@@ -31,19 +36,18 @@ fn counts(balancer: &LoadBalancer, picks: usize) -> BTreeMap<u16, usize> {
 
 #[test]
 fn round_robin_goes_by_weight_and_not_in_bursts() {
-    let balancer =
-        LoadBalancer::new(Balance::RoundRobin, &[endpoint(1, 5), endpoint(2, 1), endpoint(3, 1)]);
+    let balancer = over(Balance::RoundRobin, &[endpoint(1, 5), endpoint(2, 1), endpoint(3, 1)]);
     let order: Vec<_> = (0..7)
         .map(|_| port(&balancer.select_backend(&Pick::default()).expect("an endpoint")))
         .collect();
     assert_eq!(order, [1, 1, 2, 1, 3, 1, 1]);
-    let even = LoadBalancer::new(Balance::RoundRobin, &[endpoint(1, 2), endpoint(2, 2)]);
+    let even = over(Balance::RoundRobin, &[endpoint(1, 2), endpoint(2, 2)]);
     assert_eq!(counts(&even, 10), BTreeMap::from([(1, 5), (2, 5)]));
 }
 
 #[test]
 fn removing_and_adding_while_choosing_never_fails() {
-    let balancer = LoadBalancer::new(Balance::RoundRobin, &[endpoint(1, 1), endpoint(2, 1)]);
+    let balancer = over(Balance::RoundRobin, &[endpoint(1, 1), endpoint(2, 1)]);
     assert_eq!(counts(&balancer, 3).len(), 2);
     balancer.remove_backend(&endpoint(2, 1).address);
     assert_eq!(counts(&balancer, 3), BTreeMap::from([(1, 3)]));
@@ -56,10 +60,8 @@ fn removing_and_adding_while_choosing_never_fails() {
 
 #[test]
 fn the_least_loaded_is_chosen() {
-    let balancer = LoadBalancer::new(
-        Balance::LeastConnections,
-        &[endpoint(1, 1), endpoint(2, 1), endpoint(3, 2)],
-    );
+    let balancer =
+        over(Balance::LeastConnections, &[endpoint(1, 1), endpoint(2, 1), endpoint(3, 2)]);
     let mut held = Vec::new();
     for _ in 0..8 {
         let peer = balancer.select_backend(&Pick::default()).expect("an endpoint");
@@ -74,8 +76,7 @@ fn the_least_loaded_is_chosen() {
 
 #[test]
 fn the_slow_one_gets_less_with_two_choices() {
-    let balancer =
-        LoadBalancer::new(Balance::PeakEwma, &[endpoint(1, 1), endpoint(2, 1), endpoint(3, 1)]);
+    let balancer = over(Balance::PeakEwma, &[endpoint(1, 1), endpoint(2, 1), endpoint(3, 1)]);
     let now = clock::nanos(std::time::Instant::now());
     for peer in balancer.get_backends() {
         let slow = port(&peer) == 1;
@@ -90,7 +91,7 @@ fn the_slow_one_gets_less_with_two_choices() {
 #[test]
 fn a_key_stays_and_only_the_lost_ones_keys_move() {
     let endpoints: Vec<_> = (1..=5).map(|port| endpoint(port, 1)).collect();
-    let balancer = LoadBalancer::new(Balance::Hash(HashKey::ClientAddress), &endpoints);
+    let balancer = over(Balance::Hash(HashKey::ClientAddress), &endpoints);
     let place =
         |key: u64| port(&balancer.select_backend(&Pick { key, ..Pick::default() }).expect("one"));
     let before: HashMap<u64, u16> = (0..2000).map(|key| (key, place(key))).collect();
@@ -109,7 +110,7 @@ fn a_key_stays_and_only_the_lost_ones_keys_move() {
 fn a_draining_endpoint_gets_nothing_new_but_keeps_its_sticky_clients() {
     let key = StickyKey { secret: [7; 32], backend: "ns/web:80".into() };
     let both = [endpoint(1, 1), endpoint(2, 1)];
-    let balancer = LoadBalancer::with_key(Balance::RoundRobin, &both, key);
+    let balancer = LoadBalancer::new(Balance::RoundRobin, &both, key);
     let first = balancer.get_backends()[0].clone();
     let draining = Endpoint { state: EndpointState::Draining, ..endpoint(1, 1) };
     balancer.set(Balance::RoundRobin, None, &[draining, endpoint(2, 1)]);
@@ -124,7 +125,7 @@ fn a_draining_endpoint_gets_nothing_new_but_keeps_its_sticky_clients() {
 fn cookies_depend_on_the_secret_and_the_backend() {
     let cookie = |secret, backend: &str| {
         let key = StickyKey { secret: [secret; 32], backend: backend.into() };
-        let balancer = LoadBalancer::with_key(Balance::RoundRobin, &[endpoint(1, 1)], key);
+        let balancer = LoadBalancer::new(Balance::RoundRobin, &[endpoint(1, 1)], key);
         balancer.get_backends()[0].cookie().to_owned()
     };
     assert_eq!(cookie(1, "a"), cookie(1, "a"));
@@ -134,8 +135,7 @@ fn cookies_depend_on_the_secret_and_the_backend() {
 
 #[test]
 fn failures_eject_but_never_all() {
-    let balancer =
-        LoadBalancer::new(Balance::RoundRobin, &[endpoint(1, 1), endpoint(2, 1), endpoint(3, 1)]);
+    let balancer = over(Balance::RoundRobin, &[endpoint(1, 1), endpoint(2, 1), endpoint(3, 1)]);
     let outlier =
         Outlier { failures: 3, ejection: Duration::from_secs(5), ejected_percent_max: 100 };
     let now = clock::nanos(std::time::Instant::now());
@@ -153,7 +153,7 @@ fn failures_eject_but_never_all() {
 
 #[test]
 fn when_all_are_unwell_all_are_used() {
-    let balancer = LoadBalancer::new(Balance::PeakEwma, &[endpoint(1, 1), endpoint(2, 1)]);
+    let balancer = over(Balance::PeakEwma, &[endpoint(1, 1), endpoint(2, 1)]);
     balancer.get_backends().iter().for_each(|peer| peer.set_healthy(false));
     assert_eq!(counts(&balancer, 200).len(), 2);
 }
@@ -161,8 +161,7 @@ fn when_all_are_unwell_all_are_used() {
 #[test]
 fn what_was_tried_is_not_tried_again() {
     for balance in [Balance::RoundRobin, Balance::LeastConnections, Balance::PeakEwma] {
-        let balancer =
-            LoadBalancer::new(balance, &[endpoint(1, 1), endpoint(2, 1), endpoint(3, 1)]);
+        let balancer = over(balance, &[endpoint(1, 1), endpoint(2, 1), endpoint(3, 1)]);
         let mut tried = Vec::new();
         for _ in 0..3 {
             let pick = Pick { tried: &tried, ..Pick::default() };
@@ -175,7 +174,7 @@ fn what_was_tried_is_not_tried_again() {
 
 #[test]
 fn an_endpoint_keeps_what_is_known_of_it_over_changes() {
-    let balancer = LoadBalancer::new(Balance::RoundRobin, &[endpoint(1, 1), endpoint(2, 1)]);
+    let balancer = over(Balance::RoundRobin, &[endpoint(1, 1), endpoint(2, 1)]);
     let first = balancer.get_backends()[0].clone();
     balancer.set(Balance::PeakEwma, None, &[endpoint(3, 1), endpoint(1, 4)]);
     let kept = balancer.get_backends().into_iter().find(|peer| port(peer) == 1).expect("kept");
@@ -195,7 +194,7 @@ fn an_endpoint_that_is_new_gets_its_share_by_and_by() {
         f64::from(u16::try_from(new).expect("no more than there are")) / f64::from(REQUESTS)
     };
     for balance in [Balance::RoundRobin, Balance::LeastConnections, Balance::PeakEwma] {
-        let balancer = LoadBalancer::new(balance.clone(), &[]);
+        let balancer = over(balance.clone(), &[]);
         balancer.set(balance.clone(), Some(SLOW_START), &[endpoint(1, 1)]);
         clock::freeze_after(SLOW_START);
         let both = [endpoint(1, 1), endpoint(2, 1)];
@@ -206,7 +205,7 @@ fn an_endpoint_that_is_new_gets_its_share_by_and_by() {
         let late = share_of_new(&balancer);
         assert!((0.4..0.6).contains(&late), "{balance:?}: {late}");
         // Without a slow start it has it at once.
-        let at_once = LoadBalancer::new(balance.clone(), &[endpoint(1, 1)]);
+        let at_once = over(balance.clone(), &[endpoint(1, 1)]);
         at_once.set(balance.clone(), None, &both);
         let share = share_of_new(&at_once);
         assert!((0.4..0.6).contains(&share), "{balance:?}: {share}");
@@ -215,7 +214,7 @@ fn an_endpoint_that_is_new_gets_its_share_by_and_by() {
 
 #[test]
 fn few_changes_and_many_come_to_the_same() {
-    let balancer = LoadBalancer::new(Balance::RoundRobin, &[endpoint(1, 1)]);
+    let balancer = over(Balance::RoundRobin, &[endpoint(1, 1)]);
     let ports = || {
         let all = balancer.get_backends();
         all.iter().map(|peer| (port(peer), peer.weight())).collect::<BTreeMap<_, _>>()

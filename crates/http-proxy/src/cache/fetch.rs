@@ -103,7 +103,7 @@ impl Fetch {
         plan: FetchPlan,
         now: Moment,
     ) -> Self {
-        let epoch = Some(cache.shared.index.epoch(key.uri()));
+        let epoch = Some(cache.epoch(&key));
         let method = if plan.background { Method::GET } else { asked.method.clone() };
         Self {
             keeps: method == Method::GET,
@@ -305,7 +305,7 @@ impl Fetch {
         let epoch = match self.epoch {
             Some(epoch) => epoch,
             // What this very request changed is older than its answer.
-            None => self.cache.shared.index.epoch(key.uri()),
+            None => self.cache.epoch(&key),
         };
         let place = key.place().into();
         let headers = headers.clone();
@@ -336,7 +336,7 @@ impl Fetch {
         told.origin = Some(StatusCode::NOT_MODIFIED);
         if let Some(key) = &self.key {
             if let (Some(Ok(())), Some(epoch)) = (&kept, self.epoch) {
-                told.stored = self.cache.store_since(key, &entry, epoch);
+                told.stored = self.cache.store(key, &entry, epoch);
             }
             if !told.stored {
                 index.forget(key.uri(), stored);
@@ -364,7 +364,7 @@ impl Fetch {
         let stays = kept.is_ok()
             && self.epoch.is_some_and(|epoch| {
                 let newer = Arc::new(stored.freshened(headers, judged.1, judged.0));
-                self.cache.store_since(key, &newer, epoch)
+                self.cache.store(key, &newer, epoch)
             });
         if !stays {
             index.forget(key.uri(), stored);
@@ -484,7 +484,7 @@ impl Writer {
             if spare > body.len() / 8 { Bytes::copy_from_slice(&body) } else { body.freeze() };
         let entry = CacheEntry::new(self.head.clone(), body);
         entry.touch(now);
-        self.kept = self.cache.store_since(&self.key, &Arc::new(entry), self.epoch);
+        self.kept = self.cache.store(&self.key, &Arc::new(entry), self.epoch);
         // A body that goes on is not the one that was told of.
         self.closed = true;
         self.leader = None;

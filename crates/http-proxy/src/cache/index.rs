@@ -101,7 +101,7 @@ impl Found {
 
 /// What a URI's group had gone through at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Epoch(u32, u32);
+pub struct Epoch(u32, u32);
 
 impl Index {
     pub(crate) fn new(limits: &CacheLimits) -> Self {
@@ -151,14 +151,14 @@ impl Index {
 
     /// Keeps an entry, in place of the one that it replaces. False if it is too large, or belongs to an
     /// epoch that is over.
-    pub(crate) fn put(&self, uri: &str, entry: &Arc<CacheEntry>, since: Option<Epoch>) -> bool {
+    pub(crate) fn put(&self, uri: &str, entry: &Arc<CacheEntry>, since: Epoch) -> bool {
         if entry.byte_count() as u64 > self.entry_bytes_max {
             self.forget(uri, entry);
             return false;
         }
         // Of a group the epoch changes under the same lock. Purges do not wait for each lock: an entry that
         // came in while one began is looked at again.
-        let is_current = || since.is_none_or(|since| since == self.epoch(uri));
+        let is_current = || since == self.epoch(uri);
         let mut kept = false;
         self.change(uri, |entries| {
             if !is_current() {

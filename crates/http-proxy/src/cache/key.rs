@@ -10,7 +10,7 @@ use http::HeaderName;
 use thiserror::Error;
 
 use super::fields::Fields;
-use crate::head::Scheme;
+use crate::head::{Scheme, split_quoted};
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +32,9 @@ const STEERING: [HeaderName; 8] = [
     HeaderName::from_static("x-forwarded-ssl"),
     HeaderName::from_static("x-scheme"),
 ];
+
+/// The same in RFC 7239's words: of `host` and `proto` in it an origin may build links too.
+const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 
 /// Fields by which a client can have an origin answer something else than what the URI names. With one
 /// of them a request is not answered from the cache, and its answer is not kept.
@@ -282,16 +285,42 @@ fn place(parts: &KeyParts<'_>, headers: &impl Fields) -> Result<String, KeyError
         place.extend(part.chars().map(|c| if c.is_control() { '?' } else { c }));
         place.push('\n');
     }
+    let mut push = |name: &HeaderName, text: &str| {
+        place.push_str(name.as_str());
+        place.push(':');
+        place.extend(text.chars().map(|c| if c.is_control() { '?' } else { c }));
+        place.push('\n');
+    };
     for name in &STEERING {
         for value in headers.values(name) {
-            let text = std::str::from_utf8(value).ok();
-            let text = text.filter(|text| text.len() <= STEERING_BYTES_MAX);
-            let text = text.ok_or(KeyError::Overridden)?;
-            place.push_str(name.as_str());
-            place.push(':');
-            place.extend(text.chars().map(|c| if c.is_control() { '?' } else { c }));
-            place.push('\n');
+            push(name, steering(value)?);
+        }
+    }
+    for value in headers.values(&FORWARDED) {
+        let told = forwarded(value)?;
+        if !told.is_empty() {
+            push(&FORWARDED, steering(told.as_bytes())?);
         }
     }
     Ok(place)
+}
+
+/// What `Forwarded` says of the request. Who the client is steers nothing, and would give each its own
+/// entry.
+fn forwarded(value: &[u8]) -> Result<String, KeyError> {
+    let text = std::str::from_utf8(value).map_err(|_| KeyError::Overridden)?;
+    let pairs = split_quoted(text, b',').into_iter().flat_map(|own| split_quoted(own, b';'));
+    let steering: Vec<_> = pairs.map(str::trim).filter(|pair| !names_a_node(pair)).collect();
+    Ok(steering.join(";"))
+}
+
+fn steering(value: &[u8]) -> Result<&str, KeyError> {
+    let text = std::str::from_utf8(value).ok();
+    text.filter(|text| text.len() <= STEERING_BYTES_MAX).ok_or(KeyError::Overridden)
+}
+
+/// Whether a pair of `Forwarded` tells of a client or a proxy.
+fn names_a_node(pair: &str) -> bool {
+    let name = pair.split_once('=').map(|(name, _)| name.trim());
+    name.is_some_and(|name| ["for", "by"].iter().any(|own| name.eq_ignore_ascii_case(own)))
 }

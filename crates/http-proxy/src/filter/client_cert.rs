@@ -3,12 +3,15 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::StatusCode;
+use regex::Regex;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::distinguished::distinguished_name;
 use super::template::escape_into;
 use crate::error::ErrorKind;
 use crate::head::{Known, RequestHead, TlsInfo};
 use crate::reply::Reply;
+use crate::router::{CompileError, compile_regex};
 use crate::table::{ClientTls, ClientTlsMode};
 
 /// What the backend is told, by the names that ingress-nginx uses. A client's own are never passed.
@@ -26,14 +29,61 @@ enum Standing {
     None,
 }
 
-/// Judges a request; `None` lets it pass.
-pub fn refusal(settings: &ClientTls, head: &RequestHead) -> Option<Reply> {
-    let page = |status, reason: &str| {
-        if let Some(url) = &settings.error_page {
-            return Reply::redirect(StatusCode::FOUND, url);
+/// Whose certificates a route takes, beside what their authority is.
+#[derive(Debug, Clone, Default)]
+pub enum Subjects {
+    /// Anybody's.
+    #[default]
+    Any,
+    /// Those with a subject that matches.
+    Matching(Regex),
+    /// Nobody's: what they should match cannot be used.
+    Nobody,
+}
+
+impl Subjects {
+    /// Reads a route's settings. If they cannot be used nobody comes in, and the error says why.
+    pub fn new(settings: &ClientTls) -> (Self, Option<CompileError>) {
+        let Some(pattern) = &settings.subject_pattern else { return (Self::Any, None) };
+        match compile_regex(pattern, false) {
+            Ok(regex) => (Self::Matching(regex), None),
+            Err(error) => (Self::Nobody, Some(error)),
         }
-        Reply::page(status, reason, Some(&head.headers))
-    };
+    }
+
+    fn admit(&self, tls: Option<&TlsInfo>) -> bool {
+        let regex = match self {
+            Self::Any => return true,
+            Self::Matching(regex) => regex,
+            Self::Nobody => return false,
+        };
+        // Anybody can write any subject into a certificate that nobody vouches for.
+        let der = tls.filter(|tls| tls.client_verified);
+        let der = der.and_then(|tls| tls.client_certificate.as_deref());
+        let read = der.and_then(|der| X509Certificate::from_der(der).ok());
+        read.is_some_and(|(_, it)| regex.is_match(&distinguished_name(it.subject())))
+    }
+}
+
+/// Judges a request; `None` lets it pass.
+pub fn refusal(settings: &ClientTls, subjects: &Subjects, head: &RequestHead) -> Option<Reply> {
+    refusal_of_kind(settings, head).or_else(|| {
+        let reason = "the subject of the client certificate is not let in";
+        let is_admitted = subjects.admit(head.client.tls.as_deref());
+        (!is_admitted).then(|| page(settings, head, StatusCode::FORBIDDEN, reason))
+    })
+}
+
+fn page(settings: &ClientTls, head: &RequestHead, status: StatusCode, reason: &str) -> Reply {
+    match &settings.error_page {
+        Some(url) => Reply::redirect(StatusCode::FOUND, url),
+        None => Reply::page(status, reason, Some(&head.headers)),
+    }
+}
+
+/// Judges whether a certificate is there and accepted, as far as it is needed.
+fn refusal_of_kind(settings: &ClientTls, head: &RequestHead) -> Option<Reply> {
+    let page = |status, reason: &str| page(settings, head, status, reason);
     let Some(tls) = head.client.tls.as_deref() else {
         let required = settings.mode == ClientTlsMode::Required;
         return required
@@ -91,8 +141,8 @@ pub fn tell(settings: &ClientTls, head: &mut RequestHead) {
     head.headers.push(FIELDS[0], verify);
     let Some(der) = tls.client_certificate.as_deref() else { return };
     if let Ok((_, certificate)) = X509Certificate::from_der(der) {
-        head.headers.push(FIELDS[1], certificate.subject().to_string());
-        head.headers.push(FIELDS[2], certificate.issuer().to_string());
+        head.headers.push(FIELDS[1], distinguished_name(certificate.subject()));
+        head.headers.push(FIELDS[2], distinguished_name(certificate.issuer()));
     }
     if settings.pass_certificate {
         let encoded = STANDARD.encode(der);

@@ -2,20 +2,23 @@
 //!
 //! The copy is sent when the request is over, beside everything else: a mirror that is slow or gone
 //! costs the client nothing. Bodies are kept for it up to a bound, and copies under way are bounded
-//! too; what goes beyond is not mirrored, and counted.
+//! too; what goes beyond is not mirrored, and counted. Who the client is a mirror is told as a backend
+//! is: by us or a trusted proxy, and by nobody else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request};
+use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderValue, TE};
+use http::{Method, Request, Uri};
 use tokio::sync::Semaphore;
 
 use super::client::Client;
 use super::template::{Template, UnknownName};
-use crate::head::{Headers, Known, RequestHead};
-use crate::table::Mirror;
+use crate::h2::convert::request_fields;
+use crate::head::RequestHead;
+use crate::table::{Mirror, Policy};
 
 /// The longest body that is mirrored.
 const BODY_BYTES_MAX: usize = 256 * 1024;
@@ -55,6 +58,8 @@ impl Mirrors {
 #[derive(Debug)]
 pub struct MirrorFilter {
     url: Template,
+    /// The host that copies name; else the URL's.
+    host: Option<Template>,
     body: bool,
 }
 
@@ -63,7 +68,9 @@ pub struct MirrorFilter {
 pub struct RequestCopy {
     method: Method,
     url: String,
-    headers: Headers,
+    host: Option<String>,
+    /// None, if there are too many of them.
+    headers: Option<HeaderMap>,
     wants_body: bool,
     body: Vec<u8>,
     too_long: bool,
@@ -104,21 +111,25 @@ impl MirrorFilter {
         if !rest.contains('/') && !rest.contains('$') {
             url.push_str("$request_uri");
         }
-        Ok(Self { url: Template::parse(&url)?, body: settings.body })
+        let host = settings.host.as_deref().map(Template::parse).transpose()?;
+        Ok(Self { url: Template::parse(&url)?, host, body: settings.body })
     }
 
     /// Begins a copy of a request.
-    pub fn begin(&self, head: &RequestHead, mirrors: &Mirrors) -> RequestCopy {
-        let mut headers = head.headers.clone();
-        headers.retain(|field| {
-            let own = [Known::Host, Known::ContentLength, Known::Expect];
-            !field.known.is_hop_by_hop() && !own.contains(&field.known)
-        });
-        headers.push_known(Known::Host, head.authority());
-        headers.set("x-original-uri", head.asked_target());
+    pub fn begin(&self, head: &RequestHead, policy: &Policy, mirrors: &Mirrors) -> RequestCopy {
+        let mut headers = request_fields(head, policy).ok();
+        if let Some(headers) = &mut headers {
+            for own in [CONTENT_LENGTH, EXPECT, TE] {
+                headers.remove(own);
+            }
+            if let Ok(asked) = HeaderValue::from_str(&head.asked_target()) {
+                headers.insert("x-original-uri", asked);
+            }
+        }
         RequestCopy {
             method: head.method.clone(),
             url: self.url.fill(head),
+            host: self.host.as_ref().map(|host| host.fill(head)),
             headers,
             wants_body: self.body,
             body: Vec::new(),
@@ -147,13 +158,18 @@ impl RequestCopy {
     pub fn send(self, mirrors: &Mirrors) {
         let place = Arc::clone(&mirrors.places).try_acquire_owned();
         let mut request = Request::new(Bytes::from(self.body));
-        *request.method_mut() = self.method;
-        let (Ok(place), Ok(uri), false) = (place, self.url.parse(), self.too_long) else {
+        let headers = self.headers.filter(|_| !self.too_long);
+        let (Ok(place), Ok(uri), Some(headers)) = (place, self.url.parse::<Uri>(), headers) else {
             mirrors.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         };
+        let host = self.host.or_else(|| uri.authority().map(ToString::to_string));
+        *request.method_mut() = self.method;
         *request.uri_mut() = uri;
-        *request.headers_mut() = self.headers.to_map();
+        *request.headers_mut() = headers;
+        if let Some(host) = host.and_then(|host| HeaderValue::from_str(&host).ok()) {
+            request.headers_mut().insert(HOST, host);
+        }
         let client = Arc::clone(&mirrors.client);
         let held = self.held;
         tokio::spawn(async move {

@@ -88,7 +88,7 @@ impl Name {
             "uri" | "document_uri" => Self::Path,
             "args" | "query_string" => Self::Query,
             "request_method" => Self::Method,
-            "remote_addr" | "the_real_ip" => Self::ClientAddress,
+            "remote_addr" | "binary_remote_addr" | "the_real_ip" => Self::ClientAddress,
             "remote_user" => Self::User,
             other => match other.strip_prefix("cookie_") {
                 Some(name) if !name.is_empty() => Self::Cookie(name.into()),

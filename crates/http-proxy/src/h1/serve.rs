@@ -24,6 +24,7 @@ use crate::clock;
 use crate::error::{ErrorKind, ProxyError, Side};
 use crate::head::{ClientInfo, RequestHead, ResponseHead, Scheme};
 use crate::proxy::attempts::Attempts;
+use crate::proxy::forward::{Failed, Wire};
 use crate::proxy::{Decision, Forwarding, HttpProxy, Outcome};
 use crate::reply::Reply;
 use crate::table::RetryOn;
@@ -437,24 +438,9 @@ impl<S: Io> Connection<S> {
         framing: RequestFraming,
         mut state: Attempts<'_>,
     ) -> bool {
-        let forwarding = state.forwarding;
-        let policy = &forwarding.route.route.policy;
-        let overall = policy.timeouts.request.map(|time| after(state.begun, time));
-        forwarding.upstream.budget.deposit();
-        let outcome = loop {
-            let mark = self.client.buffer.mark();
-            let tried = self.attempt(exchange, framing, forwarding, overall, &mut state).await;
-            match tried {
-                Attempt::Done { stays } => break Ok(stays),
-                Attempt::Failed { error, repeatable } => {
-                    if !(repeatable && state.may_try_again(&exchange.request.method, &error)) {
-                        break Err((error, state.response_begun));
-                    }
-                    self.client.buffer.rewind(mark);
-                }
-            }
-        };
-        let outcome = match outcome {
+        let mut relayed = Relayed { connection: self, exchange, framing, mark: None };
+        let outcome = HttpProxy::forward_request(&mut relayed, &mut state).await;
+        let error = match outcome {
             Ok(stays) => {
                 state.observe(&self.proxy, &exchange.request, exchange.response.status, None);
                 self.ended = state.ended;
@@ -464,14 +450,13 @@ impl<S: Io> Connection<S> {
                 }
                 return stays;
             }
-            Err((error, begun)) => {
+            Err(error) => {
                 tracing::debug!(%error, source = ?error.source, "a request failed");
                 state.observe(&self.proxy, &exchange.request, error.status(), Some(error.kind));
-                (error, begun)
+                error
             }
         };
-        let (error, response_begun) = outcome;
-        if response_begun || error.kind == ErrorKind::ClientGone {
+        if state.response_begun || error.kind == ErrorKind::ClientGone {
             return false;
         }
         let reply = Reply::error(error.kind, Some(&exchange.request));
@@ -494,7 +479,7 @@ impl<S: Io> Connection<S> {
         let mut attempts = Attempts::new(forwarding, begun);
         let (mut pump, body) = Pump::new(framing, policy.body_bytes_max);
         let request = &exchange.request;
-        let answer = self.proxy.forward_request(request, body, &mut attempts);
+        let answer = self.proxy.respond(request, body, &mut attempts);
         let answer = streamed::with_body(&mut self.client, &mut pump, answer).await;
         let error = match answer {
             Ok(response) => {
@@ -544,15 +529,15 @@ impl<S: Io> Connection<S> {
         &mut self,
         exchange: &mut Exchange,
         framing: RequestFraming,
-        forwarding: &Forwarding,
-        overall: Option<Instant>,
         state: &mut Attempts<'_>,
-    ) -> Attempt {
+    ) -> Result<bool, Failed> {
+        let forwarding = state.forwarding;
         let upstream = &forwarding.upstream;
         let Some(peer) = state.select() else {
-            return Attempt::failed(ErrorKind::NoEndpoint.into());
+            return Err(never(ErrorKind::NoEndpoint));
         };
         let policy = &forwarding.route.route.policy;
+        let overall = policy.timeouts.request.map(|time| after(state.begun, time));
         state.ended = None;
         let begun = state.now.take().unwrap_or_else(Instant::now);
         let flight = Flight::begin(peer.clone(), clock::nanos(begun));
@@ -566,12 +551,12 @@ impl<S: Io> Connection<S> {
             Ok(connection) => connection,
             Err(error) => {
                 state.failed(&peer, &error, false);
-                return Attempt::Failed { error, repeatable: true };
+                return Err(Failed { error, whole: true });
             }
         };
         let reused = connection.reused;
         let Ok((stream, timer)) = connection.parts() else {
-            return Attempt::failed(ErrorKind::Internal("a connection without a stream").into());
+            return Err(never(ErrorKind::Internal("a connection without a stream")));
         };
         exchange.to_upstream.clear();
         write::request(
@@ -598,7 +583,7 @@ impl<S: Io> Connection<S> {
             Bounds { policy, timer, begun: if reused { begun } else { Instant::now() }, overall },
         );
         let end = relay.run().await;
-        let repeatable = relay.can_repeat();
+        let whole = relay.can_repeat();
         let body_bytes = relay.body_bytes;
         let response_begun = relay.begun;
         let rest = std::mem::take(&mut relay.from_upstream);
@@ -614,7 +599,7 @@ impl<S: Io> Connection<S> {
                 if upstream_stays {
                     connection.keep(&peer, ended);
                 }
-                Attempt::Done { stays: client_stays }
+                Ok(client_stays)
             }
             Ok(End::Upgraded) => {
                 state.report(&peer, false);
@@ -622,7 +607,7 @@ impl<S: Io> Connection<S> {
                 let head = std::mem::take(&mut exchange.to_client);
                 Box::pin(upgrade(&mut self.client.io, stream, &head, rest, idle)).await;
                 state.ended = None;
-                Attempt::Done { stays: false }
+                Ok(false)
             }
             Ok(End::Refused { upstream_stays }) => {
                 // Another endpoint is asked, but this one did answer.
@@ -633,11 +618,11 @@ impl<S: Io> Connection<S> {
                 let error = ProxyError::idempotent(ErrorKind::BadResponse(
                     "refused by the route's retry policy",
                 ));
-                Attempt::Failed { error, repeatable }
+                Err(Failed { error, whole })
             }
             Err(error) => {
                 state.failed(&peer, &error, reused);
-                Attempt::Failed { error, repeatable }
+                Err(Failed { error, whole })
             }
         }
     }
@@ -662,15 +647,35 @@ async fn upgrade<A: Io, B>(
     }
 }
 
-/// How one try went.
-enum Attempt {
-    Done { stays: bool },
-    Failed { error: ProxyError, repeatable: bool },
+/// A failure after which nothing is tried again.
+fn never(kind: ErrorKind) -> Failed {
+    Failed { error: kind.into(), whole: false }
 }
 
-impl Attempt {
-    fn failed(error: ProxyError) -> Self {
-        Self::Failed { error, repeatable: false }
+/// A request whose bytes are passed on as they come.
+struct Relayed<'a, S> {
+    connection: &'a mut Connection<S>,
+    exchange: &'a mut Exchange,
+    framing: RequestFraming,
+    /// Where the body began, once it was tried.
+    mark: Option<usize>,
+}
+
+impl<S: Io> Wire for Relayed<'_, S> {
+    /// Whether the connection stays.
+    type Answer = bool;
+
+    fn method(&self) -> &Method {
+        &self.exchange.request.method
+    }
+
+    async fn attempt(&mut self, attempts: &mut Attempts<'_>) -> Result<bool, Failed> {
+        let buffer = &mut self.connection.client.buffer;
+        match self.mark {
+            Some(mark) => buffer.rewind(mark),
+            None => self.mark = Some(buffer.mark()),
+        }
+        self.connection.attempt(self.exchange, self.framing, attempts).await
     }
 }
 

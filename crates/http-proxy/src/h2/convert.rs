@@ -1,6 +1,6 @@
 //! Heads from and to the `http` crate's, which h2 speaks.
 
-use http::header::{HeaderName, HeaderValue};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, Uri, Version};
 
@@ -106,20 +106,26 @@ pub fn response(head: &ResponseHead) -> Response<()> {
 /// see the same whatever they speak.
 pub fn request(head: &RequestHead, policy: &Policy, tls: bool) -> Result<Request<()>, ErrorKind> {
     let bad = |_| ErrorKind::Internal("a head that cannot be written");
-    let mut bytes = Vec::with_capacity(1024);
-    write::request(&mut bytes, head, policy, false, BodyLength::None);
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
-    let mut parsed = httparse::Request::new(&mut fields);
-    parsed.parse(&bytes).map_err(|_| ErrorKind::HeaderTooLarge)?;
     let host = policy.upstream_host.as_deref().unwrap_or(head.authority());
     let scheme = if tls { "https" } else { "http" };
     let target = if head.path() == "*" { "/".to_owned() } else { head.path_and_query() };
     let uri = Uri::builder().scheme(scheme).authority(host).path_and_query(target).build();
     let mut request = Request::new(());
+    *request.headers_mut() = request_fields(head, policy)?;
     *request.method_mut() = head.method.clone();
     *request.uri_mut() = uri.map_err(bad)?;
     *request.version_mut() = Version::HTTP_2;
-    let headers = request.headers_mut();
+    Ok(request)
+}
+
+/// The fields that an endpoint sees of a request, beside its host.
+pub(crate) fn request_fields(head: &RequestHead, policy: &Policy) -> Result<HeaderMap, ErrorKind> {
+    let mut bytes = Vec::with_capacity(1024);
+    write::request(&mut bytes, head, policy, false, BodyLength::None);
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut parsed = httparse::Request::new(&mut fields);
+    parsed.parse(&bytes).map_err(|_| ErrorKind::HeaderTooLarge)?;
+    let mut headers = HeaderMap::with_capacity(parsed.headers.len());
     for field in parsed.headers.iter() {
         let known = Known::of(field.name.as_bytes());
         if known == Known::Host || (known.is_hop_by_hop() && known != Known::Te) {
@@ -130,11 +136,11 @@ pub fn request(head: &RequestHead, policy: &Policy, tls: bool) -> Result<Request
             headers.append(name, value);
         }
     }
-    Ok(request)
+    Ok(headers)
 }
 
 /// Trailers that may be passed on.
-pub(crate) fn trailers_of(map: &http::HeaderMap) -> Headers {
+pub(crate) fn trailers_of(map: &HeaderMap) -> Headers {
     let mut trailers = Headers::from(map);
     trailers.retain(|field| crate::h1::body::may_trail(field.known));
     trailers

@@ -319,7 +319,7 @@ async fn forward(
         Box::pin(open_websocket(stream, head, body, &mut state, idle)).await
     } else {
         let body = if body.is_end_stream() { body::empty() } else { body.boxed_unsync() };
-        let asked = std::pin::pin!(proxy.forward_request(head, body, &mut state));
+        let asked = std::pin::pin!(proxy.respond(head, body, &mut state));
         match stream.unless_reset(asked).await {
             None => (ErrorKind::ClientGone.status(), Some(ErrorKind::ClientGone)),
             Some(Err(error)) => {

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use crate::head::target::check_authority;
-use crate::head::{Headers, Known, RequestHead, Scheme};
+use crate::head::{Headers, Known, RequestHead, Scheme, split_quoted};
 
 /// How many proxies before us are believed.
 const HOPS_MAX: usize = 64;
@@ -82,7 +82,7 @@ struct Element {
 impl Element {
     fn read(text: &str) -> Self {
         let mut element = Self::default();
-        for pair in split(text, b';') {
+        for pair in split_quoted(text, b';') {
             let Some((name, value)) = pair.split_once('=') else { continue };
             let value = unquote(value.trim());
             match name.trim().to_ascii_lowercase().as_str() {
@@ -101,7 +101,7 @@ fn translate(headers: &mut Headers) -> Vec<Element> {
     let lines = headers.get_all_known(Known::Forwarded);
     let lines = lines.filter_map(|line| std::str::from_utf8(line).ok());
     let elements: Vec<Element> =
-        lines.flat_map(|line| split(line, b',')).map(Element::read).collect();
+        lines.flat_map(|line| split_quoted(line, b',')).map(Element::read).collect();
     if elements.is_empty() {
         return elements;
     }
@@ -112,26 +112,6 @@ fn translate(headers: &mut Headers) -> Vec<Element> {
     let list = nodes.collect::<Vec<_>>().join(", ");
     headers.push_known(Known::XForwardedFor, list);
     elements
-}
-
-/// Cuts at a byte that is not within quotes.
-fn split(text: &str, at: u8) -> Vec<&str> {
-    let (mut parts, mut start, mut quoted, mut escaped) = (Vec::new(), 0, false, false);
-    for (place, byte) in text.bytes().enumerate() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            byte if byte == at && !quoted => {
-                parts.push(&text[start..place]);
-                start = place + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(&text[start..]);
-    parts.retain(|part| !part.trim().is_empty());
-    parts
 }
 
 fn unquote(text: &str) -> String {

@@ -64,7 +64,7 @@ impl HttpProxy {
             fetch.prepare(&mut prepared.headers);
         }
         attempts.fetch = fetch;
-        let error = match self.forward_to_backend(&prepared, body, attempts).await {
+        let error = match self.forward_streamed(&prepared, body, attempts).await {
             Ok(response) => return Ok(response),
             Err(error) => error,
         };
@@ -104,7 +104,7 @@ impl HttpProxy {
         tokio::spawn(async move {
             let mut attempts = Attempts::new(&forwarding, Instant::now());
             attempts.fetch = Some(fetch);
-            let response = proxy.forward_to_backend(&request, body::empty(), &mut attempts).await;
+            let response = proxy.forward_streamed(&request, body::empty(), &mut attempts).await;
             if let Ok((_, mut body)) = response {
                 // It is kept as it passes by; an end of it that is none leaves what was there.
                 while let Some(Ok(_)) = body.frame().await {}

@@ -215,6 +215,7 @@ fn pick_by(
             clock::stable_hash(cookie(&request.headers, name).unwrap_or_default().as_bytes())
         }
         HashKey::Uri => clock::stable_hash(request.path_and_query().as_bytes()),
+        HashKey::Text(text) => clock::stable_hash(text.fill_plain(request).as_bytes()),
     };
     (key, sticky.map(str::to_owned))
 }
@@ -233,9 +234,8 @@ impl Forwarding {
         if let Some(sticky) = &settings.sticky
             && !self.sticky.as_deref().is_some_and(keeps)
         {
-            response
-                .headers
-                .push_known(Known::SetCookie, set_cookie(sticky, peer.cookie(), request.scheme));
+            let cookie = set_cookie(sticky, peer.cookie(), request);
+            response.headers.push_known(Known::SetCookie, cookie);
         }
     }
 
@@ -295,7 +295,7 @@ impl Forwarding {
     }
 }
 
-fn set_cookie(sticky: &crate::table::Sticky, value: &str, scheme: Scheme) -> String {
+fn set_cookie(sticky: &crate::table::Sticky, value: &str, request: &RequestHead) -> String {
     let mut text = format!("{}={value}; Path={}; HttpOnly", sticky.cookie, sticky.path);
     if let Some(domain) = &sticky.domain {
         let _ = write!(text, "; Domain={domain}");
@@ -303,14 +303,28 @@ fn set_cookie(sticky: &crate::table::Sticky, value: &str, scheme: Scheme) -> Str
     if let Some(max_age) = sticky.max_age {
         let _ = write!(text, "; Max-Age={}", max_age.as_secs());
     }
-    let secure = sticky.secure.unwrap_or(scheme == Scheme::Https);
+    let secure = sticky.secure.unwrap_or(request.scheme == Scheme::Https);
     if secure {
         text += "; Secure";
     }
-    // Browsers throw a cookie away that is for all sites and not secure.
-    let same_site = sticky.same_site.as_ref().filter(|it| secure || &***it != "None");
+    // Browsers throw a cookie away that is for all sites and not secure; old ones, any that says so.
+    let known = || {
+        let browser = request.headers.get_known_str(Known::UserAgent).unwrap_or_default();
+        !sticky.same_site_by_browser || knows_same_site_none(browser)
+    };
+    let same_site = sticky.same_site.as_ref();
+    let same_site = same_site.filter(|it| &***it != "None" || (secure && known()));
     if let Some(same_site) = same_site {
         let _ = write!(text, "; SameSite={same_site}");
     }
     text
+}
+
+/// Whether a browser knows `SameSite=None`, as ingress-nginx tells them apart.
+fn knows_same_site_none(browser: &str) -> bool {
+    let is = |part: &str| browser.contains(part);
+    let old_chrome = is("Chrome/4") || is("Chrome/5") || is("Chrome/6");
+    let old_ios = is("CPU iPhone OS 12") || is("iPad; CPU OS 12");
+    let old_safari = is("Macintosh") && is("Intel Mac OS X 10_14") && is("Safari") && !is("Chrome");
+    !(old_chrome || old_ios || old_safari)
 }

@@ -47,7 +47,7 @@ impl HttpProxy {
         let elsewhere = forwarding.elsewhere(upstream);
         let mut attempts = Attempts::new(&elsewhere, Instant::now());
         attempts.any_status = true;
-        match self.forward_to_backend(&asked, body::empty(), &mut attempts).await {
+        match self.forward_streamed(&asked, body::empty(), &mut attempts).await {
             Ok(page) => Ok(page),
             Err(error) => {
                 tracing::debug!(%error, backend = %upstream.id(), "no page for an error");
@@ -89,7 +89,7 @@ impl HttpProxy {
         let elsewhere = Forwarding::of_our_own(route, upstream);
         let mut attempts = Attempts::new(&elsewhere, Instant::now());
         attempts.any_status = true;
-        let page = match self.forward_to_backend(&asked, body::empty(), &mut attempts).await {
+        let page = match self.forward_streamed(&asked, body::empty(), &mut attempts).await {
             Ok(page) => page,
             Err(error) => {
                 tracing::debug!(%error, backend = %upstream.id(), "no page for an error");

@@ -1,8 +1,12 @@
-//! Requests and responses with bodies as streams: how h2, the cache and everything else that is not
-//! h1 on both sides come to a backend.
+//! How a request comes to a backend. [`HttpProxy::forward_request`] is the one way there, in as many tries
+//! as a request may take; a [`Wire`] makes a try. There are two: h1 on both sides passes bytes on
+//! (`h1::serve`), and everything else (h2, the cache, compression) has heads and bodies as streams, which
+//! is here.
 
 use std::sync::Arc;
 use std::time::Instant;
+
+use http::Method;
 
 use super::attempts::Attempts;
 use super::cached::kept;
@@ -20,10 +24,46 @@ use crate::h2::client::H2Exchange;
 use crate::head::{RequestHead, ResponseHead};
 use crate::upstream::exchange::Exchange;
 
+/// A try that failed.
+pub(crate) struct Failed {
+    pub(crate) error: ProxyError,
+    /// Whether all of the request is still there, to be sent once more.
+    pub(crate) whole: bool,
+}
+
+/// How one request is carried.
+pub(crate) trait Wire {
+    /// What an endpoint's answer comes to.
+    type Answer;
+
+    /// The request's method.
+    fn method(&self) -> &Method;
+
+    /// Brings the request to an endpoint, once.
+    async fn attempt(&mut self, attempts: &mut Attempts<'_>) -> Result<Self::Answer, Failed>;
+}
+
 impl HttpProxy {
+    /// Brings a request to an endpoint of the chosen backend, in as many tries as it may take.
+    pub(crate) async fn forward_request<W: Wire>(
+        wire: &mut W,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<W::Answer, ProxyError> {
+        attempts.forwarding.upstream.budget.deposit();
+        loop {
+            let Failed { error, whole } = match wire.attempt(attempts).await {
+                Ok(answer) => return Ok(answer),
+                Err(failed) => failed,
+            };
+            if !(whole && attempts.may_try_again(wire.method(), &error)) {
+                return Err(error);
+            }
+        }
+    }
+
     /// Gets the response to a request: from the cache, where the route has one and it has it, else
     /// from the chosen backend; compressed, where the route wants that and the client takes it.
-    pub(crate) async fn forward_request(
+    pub(crate) async fn respond(
         self: &Arc<Self>,
         request: &RequestHead,
         body: Body,
@@ -33,13 +73,13 @@ impl HttpProxy {
         let policy = &forwarding.route.route.policy;
         let body = without_told(body, policy);
         let body = match &forwarding.route.filters.mirror {
-            Some(mirror) => self.mirrored(mirror, request, body),
+            Some(mirror) => self.mirrored(mirror, request, policy, body),
             None => body,
         };
         let mut response = if policy.cache.is_some() {
             Box::pin(self.forward_cached(request, body, attempts)).await
         } else {
-            self.forward_to_backend(request, body, attempts).await
+            self.forward_streamed(request, body, attempts).await
         };
         if policy.error_backend.is_some() {
             response = Box::pin(self.with_error_page(request, response, forwarding)).await;
@@ -48,119 +88,132 @@ impl HttpProxy {
         Ok(compress::apply(&policy.compress, request, response))
     }
 
-    /// Brings a request to an endpoint of the chosen backend, in as many tries as it may take.
-    pub(super) async fn forward_to_backend(
-        &self,
-        request: &RequestHead,
-        mut body: Body,
-        attempts: &mut Attempts<'_>,
-    ) -> Result<(ResponseHead, Body), ProxyError> {
-        attempts.forwarding.upstream.budget.deposit();
-        loop {
-            let (error, rest) = match self.attempt(request, body, attempts).await {
-                Ok(response) => return Ok(response),
-                Err(failed) => failed,
-            };
-            let Some(rest) = rest else { return Err(error) };
-            if !attempts.may_try_again(&request.method, &error) {
-                return Err(error);
-            }
-            body = rest;
-        }
-    }
-
-    /// One try; with a failure comes the body, if nothing of it was used.
-    async fn attempt(
+    /// Forwards a request with its body as a stream.
+    pub(super) async fn forward_streamed(
         &self,
         request: &RequestHead,
         body: Body,
         attempts: &mut Attempts<'_>,
-    ) -> Result<(ResponseHead, Body), (ProxyError, Option<Body>)> {
-        let forwarding = attempts.forwarding;
-        let policy = &forwarding.route.route.policy;
-        let Some(peer) = attempts.select() else {
-            return Err((ErrorKind::NoEndpoint.into(), None));
+    ) -> Result<(ResponseHead, Body), ProxyError> {
+        Self::forward_request(&mut Streamed { request, body: Some(body) }, attempts).await
+    }
+}
+
+/// A request with its body as a stream.
+struct Streamed<'a> {
+    request: &'a RequestHead,
+    /// As long as nothing of it was used.
+    body: Option<Body>,
+}
+
+impl Wire for Streamed<'_> {
+    type Answer = (ResponseHead, Body);
+
+    fn method(&self) -> &Method {
+        &self.request.method
+    }
+
+    async fn attempt(&mut self, attempts: &mut Attempts<'_>) -> Result<Self::Answer, Failed> {
+        let Some(body) = self.body.take() else {
+            let kind = ErrorKind::Internal("a request without the body that it had");
+            return Err(Failed { error: kind.into(), whole: false });
         };
-        let begun = attempts.now.take().unwrap_or_else(Instant::now);
-        let flight = Flight::begin(peer.clone(), clock::nanos(begun));
-        let upstream = &forwarding.upstream;
-        let overall = policy.timeouts.request.map(|time| after(attempts.begun, time));
-        if upstream.is_multiplexed() {
-            let within = policy.timeouts.connect;
-            let place = Box::pin(peer.h2.connect(upstream, &peer, within, request)).await;
-            let place = match place {
-                Ok(place) => place,
-                Err(error) => {
-                    attempts.failed(&peer, &error, false);
-                    return Err((error, Some(body)));
-                }
-            };
-            let exchange = H2Exchange::new(place, flight, request, policy, body, overall);
-            let tried = self.attempt_multiplexed(exchange, &peer, request, attempts);
-            return Box::pin(tried).await;
-        }
-        let connection = if let Some(connection) = upstream.reuse(&peer, request) {
-            Ok(connection)
-        } else {
-            // Boxed: it is seldom, and every request would have to have room for it.
-            Box::pin(upstream.connect_for(&peer, policy.timeouts.connect, request)).await
-        };
-        let connection = match connection {
-            Ok(connection) => connection,
-            Err(error) => {
-                attempts.failed(&peer, &error, false);
-                return Err((error, Some(body)));
-            }
-        };
-        let now = if connection.reused { begun } else { Instant::now() };
-        let mut exchange = Exchange::new(connection, flight, request, body, policy, now, overall);
-        let mut response = ResponseHead::with_room();
-        match exchange.head(&request.method, &mut response).await {
-            Ok(framing) => {
-                attempts.answered = exchange.answered;
-                let retried = attempts.retry_statuses(&request.method);
-                let refused = retried.is_some_and(|on| on.status(response.status.as_u16()));
-                attempts.report_answer(&peer, &response);
-                if refused && let Some(body) = exchange.take_body() {
-                    let kind = ErrorKind::BadResponse("refused by the route's retry policy");
-                    return Err((ProxyError::idempotent(kind), Some(body)));
-                }
-                Ok(through_cache(request, response, exchange.into_body(framing), &peer, attempts))
-            }
-            Err(error) => {
-                let reused = exchange.connection().is_some_and(|connection| connection.reused);
-                attempts.failed(&peer, &error, reused);
-                let body = exchange.take_body();
-                Err((error, body))
+        match attempt(self.request, body, attempts).await {
+            Ok(answer) => Ok(answer),
+            Err((error, rest)) => {
+                self.body = rest;
+                Err(Failed { error, whole: self.body.is_some() })
             }
         }
     }
 }
 
-impl HttpProxy {
-    /// One try by HTTP/2.
-    async fn attempt_multiplexed(
-        &self,
-        mut exchange: H2Exchange,
-        peer: &Arc<crate::balance::Peer>,
-        request: &RequestHead,
-        attempts: &mut Attempts<'_>,
-    ) -> Result<(ResponseHead, Body), (ProxyError, Option<Body>)> {
-        let mut response = ResponseHead::default();
-        if let Err(error) = exchange.head(&mut response).await {
-            attempts.failed(peer, &error, false);
-            return Err((error, exchange.take_body()));
-        }
-        attempts.answered = Some(Instant::now());
-        let retried = attempts.retry_statuses(&request.method);
-        let refused = retried.is_some_and(|on| on.status(response.status.as_u16()));
-        attempts.report_answer(peer, &response);
-        if refused && let Some(body) = exchange.take_body() {
-            let kind = ErrorKind::BadResponse("refused by the route's retry policy");
-            return Err((ProxyError::idempotent(kind), Some(body)));
-        }
-        Ok(through_cache(request, response, exchange.into_body(), peer, attempts))
+/// One try; with a failure comes the body, if nothing of it was used.
+async fn attempt(
+    request: &RequestHead,
+    body: Body,
+    attempts: &mut Attempts<'_>,
+) -> Result<(ResponseHead, Body), (ProxyError, Option<Body>)> {
+    let forwarding = attempts.forwarding;
+    let policy = &forwarding.route.route.policy;
+    let Some(peer) = attempts.select() else {
+        return Err((ErrorKind::NoEndpoint.into(), None));
+    };
+    let begun = attempts.now.take().unwrap_or_else(Instant::now);
+    let flight = Flight::begin(peer.clone(), clock::nanos(begun));
+    let upstream = &forwarding.upstream;
+    let overall = policy.timeouts.request.map(|time| after(attempts.begun, time));
+    if upstream.is_multiplexed() {
+        let within = policy.timeouts.connect;
+        let place = Box::pin(peer.h2.connect(upstream, &peer, within, request)).await;
+        let place = match place {
+            Ok(place) => place,
+            Err(error) => {
+                attempts.failed(&peer, &error, false);
+                return Err((error, Some(body)));
+            }
+        };
+        let exchange = H2Exchange::new(place, flight, request, policy, body, overall);
+        return Box::pin(attempt_multiplexed(exchange, &peer, request, attempts)).await;
     }
+    let connection = if let Some(connection) = upstream.reuse(&peer, request) {
+        Ok(connection)
+    } else {
+        // Boxed: it is seldom, and every request would have to have room for it.
+        Box::pin(upstream.connect_for(&peer, policy.timeouts.connect, request)).await
+    };
+    let connection = match connection {
+        Ok(connection) => connection,
+        Err(error) => {
+            attempts.failed(&peer, &error, false);
+            return Err((error, Some(body)));
+        }
+    };
+    let now = if connection.reused { begun } else { Instant::now() };
+    let mut exchange = Exchange::new(connection, flight, request, body, policy, now, overall);
+    let mut response = ResponseHead::with_room();
+    match exchange.head(&request.method, &mut response).await {
+        Ok(framing) => {
+            attempts.answered = exchange.answered;
+            let retried = attempts.retry_statuses(&request.method);
+            let refused = retried.is_some_and(|on| on.status(response.status.as_u16()));
+            attempts.report_answer(&peer, &response);
+            if refused && let Some(body) = exchange.take_body() {
+                let kind = ErrorKind::BadResponse("refused by the route's retry policy");
+                return Err((ProxyError::idempotent(kind), Some(body)));
+            }
+            Ok(through_cache(request, response, exchange.into_body(framing), &peer, attempts))
+        }
+        Err(error) => {
+            let reused = exchange.connection().is_some_and(|connection| connection.reused);
+            attempts.failed(&peer, &error, reused);
+            let body = exchange.take_body();
+            Err((error, body))
+        }
+    }
+}
+
+/// One try by HTTP/2.
+async fn attempt_multiplexed(
+    mut exchange: H2Exchange,
+    peer: &Arc<crate::balance::Peer>,
+    request: &RequestHead,
+    attempts: &mut Attempts<'_>,
+) -> Result<(ResponseHead, Body), (ProxyError, Option<Body>)> {
+    let mut response = ResponseHead::default();
+    if let Err(error) = exchange.head(&mut response).await {
+        attempts.failed(peer, &error, false);
+        return Err((error, exchange.take_body()));
+    }
+    attempts.answered = Some(Instant::now());
+    let retried = attempts.retry_statuses(&request.method);
+    let refused = retried.is_some_and(|on| on.status(response.status.as_u16()));
+    attempts.report_answer(peer, &response);
+    if refused && let Some(body) = exchange.take_body() {
+        let kind = ErrorKind::BadResponse("refused by the route's retry policy");
+        return Err((ProxyError::idempotent(kind), Some(body)));
+    }
+    Ok(through_cache(request, response, exchange.into_body(), peer, attempts))
 }
 
 /// A backend's response as the client gets it, by way of the cache where that has a say.

@@ -13,6 +13,7 @@ use crate::body::Body;
 use crate::error::ProxyError;
 use crate::filter::mirror::{MirrorFilter, RequestCopy};
 use crate::head::RequestHead;
+use crate::table::Policy;
 
 impl HttpProxy {
     /// The request's body, of which a copy is sent elsewhere when all of it has passed. One without a body
@@ -21,9 +22,10 @@ impl HttpProxy {
         self: &Arc<Self>,
         mirror: &MirrorFilter,
         request: &RequestHead,
+        policy: &Policy,
         body: Body,
     ) -> Body {
-        let copy = mirror.begin(request, &self.filters().mirrors);
+        let copy = mirror.begin(request, policy, &self.filters().mirrors);
         if body.is_end_stream() {
             copy.send(&self.filters().mirrors);
             return body;

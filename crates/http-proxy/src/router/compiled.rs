@@ -1,5 +1,6 @@
 //! A route with everything about it worked out that requests need.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -122,6 +123,18 @@ impl Compiled {
             canary_patterns,
             route,
         })
+    }
+
+    /// Who is tried first, of expressions and prefixes that match: the longest, then who asks for most,
+    /// then the oldest.
+    pub(super) fn rank(&self) -> impl Ord + '_ {
+        let route = &self.route;
+        let text = match &route.path {
+            // A slash at the end makes no difference.
+            PathMatch::Prefix(prefix) => prefix.trim_end_matches('/'),
+            other => other.written(),
+        };
+        (Reverse(text.len().max(1)), Reverse(route.also.len()), &route.age, &route.id)
     }
 
     /// Its backend; of several the first.

@@ -1,27 +1,22 @@
 //! One host's routes, by path.
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
-
 use super::compiled::Compiled;
+use super::paths::Paths;
+use super::regexes::Regexes;
 use crate::head::RequestHead;
 use crate::table::PathMatch;
-
-type ByPath = HashMap<Arc<str>, Vec<Arc<Compiled>>, RandomState>;
 
 /// The routes of one host.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HostRoutes {
-    exact: ByPath,
+    exact: Paths,
     /// By the prefix without its closing slash; the root is empty.
-    prefix: ByPath,
+    prefix: Paths,
     /// How many prefixes have so many elements: a path is not looked at any deeper than the last.
     depths: Vec<u32>,
-    /// In the order in which they are tried.
-    regex: Vec<Arc<Compiled>>,
+    regex: Regexes,
 }
 
 /// A prefix as a key.
@@ -34,56 +29,54 @@ fn depth(key: &str) -> usize {
     memchr::memchr_iter(b'/', key.as_bytes()).count()
 }
 
-/// Who is tried first: of expressions the longest, then who asks for most, then the oldest.
-fn rank(compiled: &Compiled) -> impl Ord + '_ {
-    let route = &compiled.route;
-    let length = if let PathMatch::Regex(text) = &route.path { text.len() } else { 0 };
-    (Reverse(length), Reverse(route.also.len()), &route.age, &route.id)
-}
-
 impl HostRoutes {
+    /// How many pieces of its maps are not another table's.
+    #[cfg(test)]
+    pub(super) fn pieces_beside(&self, other: &Self) -> usize {
+        self.exact.own_pieces(&other.exact)
+            + self.prefix.own_pieces(&other.prefix)
+            + self.regex.own_pieces(&other.regex)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.exact.is_empty() && self.prefix.is_empty() && self.regex.is_empty()
     }
 
     /// Adds a route at its place in the order in which routes are tried.
     pub(super) fn add(&mut self, compiled: Arc<Compiled>) {
-        let routes = match &compiled.route.path {
-            PathMatch::Exact(path) => self.exact.entry(path.clone()).or_default(),
+        let route = Arc::clone(&compiled.route);
+        match &route.path {
+            PathMatch::Exact(path) => {
+                self.exact.add(path, compiled);
+            }
             PathMatch::Prefix(path) => {
                 let key = prefix_key(path);
-                let depth = depth(key);
-                let routes = self.prefix.entry(key.into()).or_default();
-                if routes.is_empty() {
+                if self.prefix.add(key, compiled) {
+                    let depth = depth(key);
                     let length = self.depths.len().max(depth + 1);
                     self.depths.resize(length, 0);
                     self.depths[depth] += 1;
                 }
-                routes
             }
-            PathMatch::Regex(_) => &mut self.regex,
-        };
-        let place = routes.partition_point(|other| rank(other) < rank(&compiled));
-        routes.insert(place, compiled);
+            PathMatch::Regex(_) => self.regex.add(compiled),
+        }
     }
 
     pub(super) fn remove(&mut self, old: &Compiled) {
-        let keep = |compiled: &Arc<Compiled>| compiled.route.id != old.route.id;
-        let (by_path, key) = match &old.route.path {
-            PathMatch::Exact(path) => (&mut self.exact, &**path),
-            PathMatch::Prefix(path) => (&mut self.prefix, prefix_key(path)),
-            PathMatch::Regex(_) => return self.regex.retain(keep),
-        };
-        let Some(routes) = by_path.get_mut(key) else { return };
-        routes.retain(keep);
-        if routes.is_empty() {
-            by_path.remove(key);
-            if let PathMatch::Prefix(_) = old.route.path {
-                self.depths[depth(key)] -= 1;
-                while self.depths.last() == Some(&0) {
-                    self.depths.pop();
+        match &old.route.path {
+            PathMatch::Exact(path) => {
+                self.exact.remove(path, old);
+            }
+            PathMatch::Prefix(path) => {
+                let key = prefix_key(path);
+                if self.prefix.remove(key, old) {
+                    self.depths[depth(key)] -= 1;
+                    while self.depths.last() == Some(&0) {
+                        self.depths.pop();
+                    }
                 }
             }
+            PathMatch::Regex(_) => self.regex.remove(old),
         }
     }
 
@@ -95,13 +88,19 @@ impl HostRoutes {
         {
             return Some(found);
         }
-        let matches = |compiled: &&Arc<Compiled>| compiled.matches_path(path) && fits(compiled);
-        if let Some(found) = self.regex.iter().find(matches) {
-            return Some(found);
+        let prefix = self.find_prefix(request, path);
+        if self.regex.is_empty() {
+            return prefix;
         }
+        self.regex.find(path, prefix, |compiled| compiled.holds(request))
+    }
+
+    /// The longest prefix that has the path.
+    fn find_prefix(&self, request: &RequestHead, path: &str) -> Option<&Arc<Compiled>> {
         if self.prefix.is_empty() {
             return None;
         }
+        let fits = |compiled: &&Arc<Compiled>| compiled.holds(request);
         let mut end = self.deepest(path);
         loop {
             if let Some(routes) = self.prefix.get(&path[..end])

@@ -71,6 +71,13 @@ impl<K: Hash + Eq + Clone, V: Clone> Shards<K, V> {
         Arc::make_mut(&mut self.pieces[place]).remove(key)
     }
 
+    /// How many pieces are not the other's.
+    #[cfg(test)]
+    pub(super) fn own_pieces(&self, other: &Self) -> usize {
+        let pairs = self.pieces.iter().zip(&other.pieces);
+        pairs.filter(|(own, others)| !Arc::ptr_eq(own, others)).count()
+    }
+
     pub(super) fn values(&self) -> impl Iterator<Item = &V> {
         self.pieces.iter().flat_map(|piece| piece.values())
     }

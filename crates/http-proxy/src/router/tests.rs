@@ -169,6 +169,83 @@ fn regular_expressions_are_tried_longest_first_and_rewrite_by_group() {
 }
 
 #[test]
+fn of_prefixes_and_expressions_the_longest_text_wins_and_exact_beats_both() {
+    let regex = |id: &str, text: &str| route(id, HostMatch::Any, PathMatch::Regex(text.into()));
+    let aged = |own: Route, created| Route { age: Age { created, ..own.age.clone() }, ..own };
+    let router = router(vec![
+        route("root", HostMatch::Any, prefix("/")),
+        // What means the same without it does not make it longer.
+        regex("short", "(?i)^/sh.*"),
+        route("shop", HostMatch::Any, prefix("/shopping")),
+        regex("long", "(?i)^/shopping/(cart|till)/.*"),
+        route("exact", HostMatch::Any, exact("/shopping/cart/1")),
+        aged(regex("same", "/a.c"), 2),
+        aged(route("older", HostMatch::Any, prefix("/abc")), 1),
+        aged(regex("first", "/x.z"), 1),
+        aged(route("younger", HostMatch::Any, prefix("/xyz")), 2),
+    ]);
+    let cases = [
+        ("/shop", "short"),
+        ("/SHOPPING", "short"),
+        ("/shopping", "shop"),
+        ("/shopping/x", "shop"),
+        ("/shopping/till/1", "long"),
+        ("/shopping/cart/1", "exact"),
+        ("/other", "root"),
+        ("/abc", "older"),
+        ("/adc", "same"),
+        ("/xyz", "first"),
+    ];
+    for (asked, wanted) in cases {
+        assert_eq!(found(&router, "a", asked), Some(wanted), "{asked}");
+    }
+}
+
+#[test]
+fn of_many_paths_of_one_host_a_change_copies_a_few() {
+    const COUNT: usize = 400;
+    let host = || exact_host("a");
+    let routes = (0..COUNT).flat_map(|n| {
+        let regex = PathMatch::Regex(format!("(?i)^/R{n:04}/(.*)").into());
+        [
+            route(&format!("p{n}"), host(), prefix(&format!("/p/{n}"))),
+            route(&format!("e{n}"), host(), exact(&format!("/e/{n}"))),
+            route(&format!("r{n}"), host(), regex),
+        ]
+    });
+    let routes: Vec<Route> = routes.collect();
+    let mut before = router(routes.clone());
+    let all_found = |router: &Router| {
+        for n in (0..COUNT).step_by(37) {
+            for (path, id) in [("/p/", "p"), ("/e/", "e"), ("/r", "r")] {
+                let rest = if id == "r" { format!("{n:04}/x") } else { n.to_string() };
+                let wanted = format!("{id}{n}");
+                assert_eq!(found(router, "a", &format!("{path}{rest}")), Some(&*wanted));
+            }
+        }
+    };
+    all_found(&before);
+    let new = route("new", host(), prefix("/p/new"));
+    let changed = route("r1", host(), PathMatch::Regex("(?i)^/R0001/(y)".into()));
+    let change = TableChange {
+        routes: [("new".into(), Some(new.into())), ("r1".into(), Some(changed.into()))].into(),
+        ..TableChange::default()
+    };
+    let (after, _) = before.apply(&change, &Upstreams::default());
+    all_found(&after);
+    assert_eq!(
+        (found(&before, "a", "/r0001/x"), found(&after, "a", "/r0001/x")),
+        (Some("r1"), None)
+    );
+    let of = |router: &Router| Arc::clone(router.exact.get("a").expect("a"));
+    assert!(of(&after).pieces_beside(&of(&before)) <= 3, "a piece of each kind that changed");
+    for route in &routes {
+        before.remove_route(&route.id);
+    }
+    assert!(before.is_empty() && before.exact.len() == 0);
+}
+
+#[test]
 fn a_prefix_is_replaced_by_element() {
     let with = |new: &str| Policy {
         rewrite: Some(Rewrite::ReplacePrefix(new.into())),
@@ -282,6 +359,7 @@ fn a_client_stays_with_the_backend_that_it_was_given() {
         max_age: None,
         secure: Some(false),
         same_site: None,
+        same_site_by_browser: false,
         change_on_failure: false,
     };
     let cookie = |id: &str, own: Backend| {

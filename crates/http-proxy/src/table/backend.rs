@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::filter::template::Template;
+
 /// A backend's identity: `namespace/service:port`. Connections, load and health are kept by it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId(pub Arc<str>);
@@ -106,6 +108,8 @@ pub enum HashKey {
     Cookie(Arc<str>),
     /// Path and query.
     Uri,
+    /// A text that a request fills.
+    Text(Template),
 }
 
 /// How an endpoint is chosen.
@@ -138,6 +142,8 @@ pub struct Sticky {
     pub secure: Option<bool>,
     /// `SameSite`; `None` among its values is left out where the cookie is not `Secure`.
     pub same_site: Option<Arc<str>>,
+    /// `None` is left out for browsers that do not know it, too.
+    pub same_site_by_browser: bool,
     /// Whether a failed request gives the client a new endpoint.
     pub change_on_failure: bool,
 }

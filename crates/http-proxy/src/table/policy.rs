@@ -280,6 +280,9 @@ pub struct ClientTls {
     pub error_page: Option<Arc<str>>,
     /// Whether the certificate goes to the backend.
     pub pass_certificate: bool,
+    /// A regular expression that the subject of a verified certificate must match, as RFC 2253 writes
+    /// it (`CN=ann,O=Shop`); without one any will do.
+    pub subject_pattern: Option<Arc<str>>,
 }
 
 /// Caching of a route's responses.
@@ -326,6 +329,8 @@ pub struct Compress {
 pub struct Mirror {
     /// A URL of `http://host[:port]/…`, or empty if `backend` is set.
     pub url: Arc<str>,
+    /// The host that copies name, a text with names in it; `None` is the URL's own.
+    pub host: Option<Arc<str>>,
     /// A backend of the table.
     pub backend: Option<BackendId>,
     /// Whether bodies go too.

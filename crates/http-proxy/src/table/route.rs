@@ -40,10 +40,22 @@ pub enum PathMatch {
     Exact(Arc<str>),
     /// Path element by path element; a slash at the end makes no difference.
     Prefix(Arc<str>),
-    /// A regular expression that must match from the path's beginning (nginx' `location ~*`): the
-    /// text, and whether case counts. Tried in the order of their length, longest first, where the
-    /// host has any, and before `Prefix`, as in ingress-nginx.
+    /// A regular expression that must match from the path's beginning, without regard to case (nginx'
+    /// `location ~*`). Of expressions and prefixes the longest text wins, as in ingress-nginx.
     Regex(Arc<str>),
+}
+
+/// What may stand before the path of an Ingress that is a regular expression: what it means in any case.
+pub const REGEX_MARK: &str = "(?i)^";
+
+impl PathMatch {
+    /// The path as people write it.
+    pub fn written(&self) -> &str {
+        match self {
+            Self::Exact(path) | Self::Prefix(path) => path,
+            Self::Regex(text) => text.strip_prefix(REGEX_MARK).unwrap_or(text),
+        }
+    }
 }
 
 /// When an object was made, then its name: the older wins where two routes match the same.

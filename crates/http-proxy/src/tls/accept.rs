@@ -23,7 +23,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::certificate::CertificateError;
 use super::client_auth::Judge;
-use super::hello::{Hello, read_server_name};
+use super::hello::{Hello, HelloReader};
 use super::rewind::Rewind;
 use super::store::{CertificateStore, CertificatesChange, host_key, parent};
 use super::{ALPN_H2, ALPN_HTTP1, provider};
@@ -128,8 +128,13 @@ impl Hosts {
         }
     }
 
+    /// What is asked of a host's clients. A host that asks nothing itself asks what its wildcard does:
+    /// where it has no route for a path, the wildcard's may.
     fn auth(&self, name: &str) -> Option<HostAuth> {
-        find(&self.client_auth, name)?.values().next().cloned()
+        let own = Some(name).filter(|name| !name.starts_with('.'));
+        let found = own.and_then(|name| self.client_auth.get(name));
+        let found = found.or_else(|| self.client_auth.get(parent(name)?));
+        found?.values().next().cloned()
     }
 }
 
@@ -225,36 +230,57 @@ impl TlsAcceptor {
         compiled
     }
 
-    /// Whether any host is passed through, so that names must be read before a handshake.
-    /// The backend that a host's connections go to unopened, if they do.
-    pub fn passes_through(&self, host: &str) -> Option<BackendId> {
-        find(&self.hosts.read().passthrough, host).cloned()
+    /// The backend that a host's connections go to unopened, if they do. A wildcard does not have those
+    /// of a host that has routes (`has_routes`) or a certificate by its own name.
+    pub fn passes_through(
+        &self,
+        host: &str,
+        has_routes: impl FnOnce(&str) -> bool,
+    ) -> Option<BackendId> {
+        let (own, wildcard) = {
+            let passthrough = &self.hosts.read().passthrough;
+            let own = Some(host).filter(|host| !host.starts_with('.'));
+            let of = |name: &str| passthrough.get(name).cloned();
+            (own.and_then(of), parent(host).and_then(of))
+        };
+        own.or_else(|| wildcard.filter(|_| !(has_routes(host) || self.store.has(host))))
     }
 
+    /// Whether any host is passed through, so that names must be read before a handshake.
     fn has_passthrough(&self) -> bool {
         !self.hosts.read().passthrough.is_empty()
     }
 
-    /// Does the handshake on a connection of which `front` was read already.
-    pub async fn accept<IO>(&self, front: Bytes, io: IO) -> Result<Accepted<IO>, AcceptError>
+    /// Does the handshake on a connection of which `front` was read already. `has_routes` says whether
+    /// a host has routes by its own name, and not only by a wildcard.
+    pub async fn accept<IO>(
+        &self,
+        front: Bytes,
+        io: IO,
+        has_routes: impl FnOnce(&str) -> bool,
+    ) -> Result<Accepted<IO>, AcceptError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
         let _permit = self.handshakes.try_acquire().map_err(|_| AcceptError::TooMany)?;
         let deadline = Instant::now() + self.limits.handshake;
-        let work = self.accept_in_time(front, io);
+        let work = self.accept_in_time(front, io, has_routes);
         timeout_at(deadline, work).await.unwrap_or(Err(AcceptError::TimedOut))
     }
 
-    async fn accept_in_time<IO>(&self, front: Bytes, io: IO) -> Result<Accepted<IO>, AcceptError>
+    async fn accept_in_time<IO>(
+        &self,
+        front: Bytes,
+        io: IO,
+        has_routes: impl FnOnce(&str) -> bool,
+    ) -> Result<Accepted<IO>, AcceptError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
         let (name, mut io) = peek(Rewind::with(front, io), self.has_passthrough()).await?;
         match name {
             Front::Name(name) => {
-                let backend = find(&self.hosts.read().passthrough, &name).cloned();
-                if let Some(backend) = backend {
+                if let Some(backend) = self.passes_through(&name, has_routes) {
                     return Ok(Accepted::Passthrough { server_name: name.into(), backend, io });
                 }
             }
@@ -345,12 +371,13 @@ where
     let (front, mut io) = io.into_parts();
     let mut buffer = BytesMut::with_capacity(HELLO_BYTES_USUAL.max(front.len()));
     buffer.extend_from_slice(&front);
+    let mut hello = HelloReader::default();
     loop {
         let found = match buffer.first() {
             None => None,
             Some(first) if first.is_ascii_alphabetic() => Some(Front::PlainHttp),
             Some(_) if !wants_name => Some(Front::Other),
-            Some(_) => match read_server_name(&buffer) {
+            Some(_) => match hello.read(&buffer) {
                 Hello::Whole(Some(name)) => Some(Front::Name(name)),
                 Hello::Whole(None) | Hello::Other => Some(Front::Other),
                 // It is never incomplete for longer than `HELLO_BYTES_MAX`.
@@ -364,11 +391,6 @@ where
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
-}
-
-fn find<'a, V>(hosts: &'a HashMap<Box<str>, V>, name: &str) -> Option<&'a V> {
-    let own = Some(name).filter(|name| !name.starts_with('.'));
-    own.and_then(|name| hosts.get(name)).or_else(|| hosts.get(parent(name)?))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The name that a client asks for, read from the front of its connection without answering.
 //!
 //! A host that is passed through keeps its TLS to itself: its name in the ClientHello is all that we
-//! see. [`read_server_name`] is pure and bounded; rustls reads the same bytes again for hosts that
+//! see. Reading it is pure and bounded; rustls reads the same bytes again for hosts that
 //! are ours.
 
 /// The most that a ClientHello may take, with its record headers.
@@ -22,30 +22,45 @@ pub enum Hello {
 
 /// Reads the server name from the bytes that a connection began with.
 pub fn read_server_name(bytes: &[u8]) -> Hello {
-    let mut message = Vec::new();
-    let mut rest = bytes;
-    // Each turn takes at least a record header; the input is bounded by whoever collects it.
-    loop {
-        match rest {
-            // A handshake record of any minor version.
-            &[22, 3, _, high, low, ref more @ ..] => {
-                let length = usize::from(u16::from_be_bytes([high, low]));
-                let part = &more[..length.min(more.len())];
-                if length == 0 {
-                    return Hello::Other;
+    HelloReader::default().read(bytes)
+}
+
+/// Reads the beginning of a connection as it grows. Each record is taken once, when all of it is
+/// there: a client that sends byte by byte costs no more than another.
+#[derive(Debug, Default)]
+pub struct HelloReader {
+    /// How many bytes were taken.
+    taken: usize,
+    /// What they had of the message.
+    message: Vec<u8>,
+}
+
+impl HelloReader {
+    /// Looks at all bytes that there are by now: those of the last time and more.
+    pub fn read(&mut self, bytes: &[u8]) -> Hello {
+        // Each turn takes at least a record header; the input is bounded by whoever collects it.
+        loop {
+            match bytes.get(self.taken..).unwrap_or_default() {
+                // A handshake record of any minor version.
+                &[22, 3, _, high, low, ref more @ ..] => {
+                    let length = usize::from(u16::from_be_bytes([high, low]));
+                    if length == 0 {
+                        return Hello::Other;
+                    }
+                    let Some(part) = more.get(..length) else { return incomplete(bytes) };
+                    self.message.extend_from_slice(part);
+                    self.taken += 5 + length;
+                    match whole_message(&self.message) {
+                        Whole::Yes(body) => return server_name(body).unwrap_or(Hello::Other),
+                        Whole::No => return Hello::Other,
+                        Whole::NotYet => {}
+                    }
                 }
-                message.extend_from_slice(part);
-                rest = &more[part.len()..];
-                match whole_message(&message) {
-                    Whole::Yes(body) => return server_name(body).unwrap_or(Hello::Other),
-                    Whole::No => return Hello::Other,
-                    Whole::NotYet if part.len() < length => return incomplete(bytes),
-                    Whole::NotYet => {}
+                short => {
+                    let begins = [22, 3].iter().zip(short).all(|(wanted, is)| wanted == is);
+                    let may_go_on = begins && short.len() < 5;
+                    return if may_go_on { incomplete(bytes) } else { Hello::Other };
                 }
-            }
-            short => {
-                let begins = [22, 3].iter().zip(short).all(|(wanted, is)| wanted == is);
-                return if begins && short.len() < 5 { incomplete(bytes) } else { Hello::Other };
             }
         }
     }

@@ -101,6 +101,11 @@ impl CertificateStore {
         self.inner.read().find(host)
     }
 
+    /// Whether a host has a certificate by its own name, and not by a wildcard.
+    pub fn has(&self, host: &str) -> bool {
+        !host.starts_with('.') && self.inner.read().hosts.contains_key(host)
+    }
+
     fn find_default(&self) -> Arc<CertifiedKey> {
         self.inner.read().find_default().unwrap_or_else(|| Arc::clone(&self.self_signed))
     }

@@ -216,7 +216,7 @@ fn has_tls(proxy: &HttpProxy, host: &HostMatch) -> bool {
     match host {
         HostMatch::Any => false,
         HostMatch::Exact(host) => {
-            tls.store().find_own(host).is_some() || tls.passes_through(host).is_some()
+            tls.store().find_own(host).is_some() || tls.passes_through(host, |_| true).is_some()
         }
         // Any label will do where a wildcard is asked for.
         HostMatch::Wildcard(suffix) => tls.store().find_own(&format!("*{suffix}")).is_some(),

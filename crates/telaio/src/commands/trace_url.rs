@@ -11,8 +11,8 @@ use telaio_gateway::{Gateway, GatewaySettings, IngressEvent};
 use telaio_gui::values::trace::{TraceAnswer, TraceStep};
 use telaio_http_proxy::router::Compiled;
 use telaio_http_proxy::table::{
-    Action, Auth, BackendId, EndpointAddress, EndpointState, PathMatch, Redirect, TableChange,
-    TlsRedirect,
+    Action, Auth, BackendId, EndpointAddress, EndpointState, HostMatch, PathMatch, Redirect,
+    TableChange, TlsRedirect,
 };
 use telaio_http_proxy::tls::CertificateStore;
 use telaio_http_proxy::tls::store::CertificatesChange;
@@ -208,6 +208,14 @@ async fn answer_of(
     Ok(answer.routed(found, asked, &gateway, &table))
 }
 
+/// Whether a host has a route or a certificate by its own name, which a wildcard does not pass on.
+fn has_by_name(table: &TableChange, host: &str) -> bool {
+    let mut routes = table.routes.values().flatten();
+    let mut certificates = table.certificates.values().flatten();
+    routes.any(|route| matches!(&route.host, HostMatch::Exact(own) if **own == *host))
+        || certificates.any(|it| it.hosts.iter().any(|own| **own == *host))
+}
+
 impl Answer {
     fn step(&mut self, kind: &str, text: impl Into<String>, decides: bool) {
         self.steps.push(TraceStep { text: text.into(), decides, kind: kind.to_owned() });
@@ -240,9 +248,9 @@ impl Answer {
             if is_name { format!("the name {host} (SNI)") } else { "no name (SNI)".to_owned() };
         self.step("listener", format!("it comes to the port for https, with {name}"), false);
         let parent = host.split_once('.').map(|(_, rest)| format!("*.{rest}"));
-        let own = |it: &&str| table.passthrough.get(*it).and_then(Option::as_ref);
-        let names = [Some(host.as_str()), parent.as_deref()];
-        if let Some(backend) = names.into_iter().flatten().find_map(|it| own(&it)) {
+        let of = |name: &str| table.passthrough.get(name).and_then(Option::as_ref);
+        let wildcard = || of(parent.as_deref()?).filter(|_| !has_by_name(table, &host));
+        if let Some(backend) = of(&host).or_else(wildcard) {
             let text =
                 "its TLS is passed on unopened: no route and no certificate of ours has a say";
             let mut answer = std::mem::take(self);

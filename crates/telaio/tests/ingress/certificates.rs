@@ -172,7 +172,7 @@ fn tls_goes_through_to_a_backend_or_is_spoken_with_it() {
 }
 
 #[test]
-fn clients_certificates_may_be_so_far_from_the_authority_and_failures_lead_elsewhere() {
+fn clients_certificates_may_be_so_far_from_the_authority_and_have_such_names() {
     let one = Echo::start("one");
     let key = || KeyPair::generate().unwrap();
     let root = authority("root");
@@ -193,6 +193,8 @@ fn clients_certificates_may_be_so_far_from_the_authority_and_failures_lead_elsew
         ("near", &[("auth-tls-verify-depth", "1")][..]),
         ("far", &[("auth-tls-verify-depth", "2")][..]),
         ("page", &[("auth-tls-error-page", page)][..]),
+        ("named", &[("auth-tls-verify-depth", "2"), ("auth-tls-match-cn", "^CN=member(,|$)")][..]),
+        ("unnamed", &[("auth-tls-verify-depth", "2"), ("auth-tls-match-cn", "CN=ann")][..]),
         ("off", &[("auth-tls-verify-client", "off")][..]),
     ] {
         let pairs: Vec<_> = [clients].into_iter().chain(more.iter().copied()).collect();
@@ -214,6 +216,8 @@ fn clients_certificates_may_be_so_far_from_the_authority_and_failures_lead_elsew
     assert_eq!(status("near.example.com", &shown), (400, None), "two lie between");
     assert_eq!(status("far.example.com", &shown), (200, None));
     assert_eq!(status("page.example.com", &[]), (302, Some(page.to_owned())));
+    assert_eq!(status("named.example.com", &shown), (200, None));
+    assert_eq!(status("unnamed.example.com", &shown), (403, None));
     assert_eq!(status("off.example.com", &[]), (200, None));
     assert_eq!(status("off.example.com", &shown), (200, None));
 }

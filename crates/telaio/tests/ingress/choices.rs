@@ -46,12 +46,14 @@ fn requests_alike_in_a_cookie_or_by_one_client_go_to_one_endpoint() {
         + &ingresses(&[
             ("cookie.example.com", &[("upstream-hash-by", "$cookie_id")]),
             ("client.example.com", &[("upstream-hash-by", "$remote_addr")]),
+            ("both.example.com", &[("upstream-hash-by", "of-$host-${cookie_id}$http_x_user")]),
         ]);
     manifests.write("all.yaml", &all);
     let plane = Ingress::start_with(manifests, "same", &["--trusted-proxies=127.0.0.0/8"]);
     for (host, fields) in [
         ("cookie.example.com", "Cookie: other=1; id="),
         ("client.example.com", "X-Forwarded-For: 192.0.2."),
+        ("both.example.com", "Cookie: id=1\r\nX-User: "),
     ] {
         let mut used = std::collections::BTreeSet::new();
         for number in 1..40 {
@@ -143,12 +145,14 @@ fn a_sticky_cookie_is_secure_where_the_request_came_so_unless_said_otherwise() {
     let manifests = Manifests::empty();
     let affinity = ("affinity", "cookie");
     let none = ("session-cookie-samesite", "None");
+    let by_browser = ("session-cookie-conditional-samesite-none", "true");
     let all = service("one", &[&one])
         + &ingresses(&[
             ("plain.example.com", &[affinity, ("session-cookie-expires", "300")]),
             ("none.example.com", &[affinity, none]),
             ("always.example.com", &[affinity, none, ("session-cookie-secure", "true")]),
             ("never.example.com", &[affinity, none, ("session-cookie-secure", "false")]),
+            ("known.example.com", &[affinity, none, by_browser]),
         ]);
     manifests.write("all.yaml", &all);
     let plane = Ingress::start(manifests, "same");
@@ -173,6 +177,23 @@ fn a_sticky_cookie_is_secure_where_the_request_came_so_unless_said_otherwise() {
         assert_eq!(named, same_site, "{host}: {cookies:?}");
         let lasts = cookies.iter().all(|it| it.contains("Max-Age=300"));
         assert_eq!(lasts, host == "plain.example.com", "{cookies:?}");
+    }
+    // Browsers that would throw the cookie away get one that they keep.
+    let chrome =
+        |version| format!("Mozilla/5.0 (X11; Linux x86_64) Chrome/{version} Safari/537.36");
+    let safari = "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_14_6) Version/12.0 Safari/605.1.15";
+    let iphone =
+        "Mozilla/5.0 (iPhone; CPU iPhone OS 12_1 like Mac OS X) Mobile/15E148 Safari/604.1";
+    for (host, browser, same_site) in [
+        ("known.example.com", chrome("66.0"), false),
+        ("known.example.com", chrome("80.0"), true),
+        ("known.example.com", safari.to_owned(), false),
+        ("known.example.com", iphone.to_owned(), false),
+        ("none.example.com", chrome("66.0"), true),
+    ] {
+        let answer = curl(&plane, host, "/", &["-A", &browser]).expect("an answer");
+        let cookie = answer.field("set-cookie").expect("a cookie");
+        assert_eq!(cookie.contains("; SameSite=None"), same_site, "{browser}: {cookie}");
     }
 }
 

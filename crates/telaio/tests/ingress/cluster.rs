@@ -9,7 +9,7 @@ use telaio_testkit::apiserver::{ApiServer, Resource, StreamingLists};
 use tempfile::TempDir;
 
 use super::{Answer, Echo, ask};
-use crate::support::{Agent, PATIENCE};
+use crate::support::{Agent, PATIENCE, run_args};
 
 const LEASE: (&str, &str, &str) = ("leases", "kube-system", "telaio-ingress-status");
 
@@ -243,6 +243,58 @@ async fn what_left_us_while_there_was_no_worker_is_not_written_to_any_more() {
     assert_eq!(cluster.status("y-new"), after);
     assert_eq!(cluster.status("a-left"), before, "it is not ours any more");
     assert_eq!(cluster.server.request_count("patch", "ingresses/status"), patched + 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_clusters_ingresses_become_is_told_without_changing_anything() {
+    let one = Echo::start_outside("one");
+    let cluster = Cluster::start(&one).await;
+    cluster.ingress("old", "a.example.com", "2025-01-01T00:00:00Z", None);
+    cluster.ingress("young", "a.example.com", "2026-01-01T00:00:00Z", Some("cert"));
+    cluster.server.apply(secret("any.example.com")).unwrap();
+    let mut moving = cluster.server.get("ingresses", "shop", "old").unwrap();
+    moving["apiVersion"] = "networking.k8s.io/v1".into();
+    moving["kind"] = "Ingress".into();
+    let annotations = json!({
+        "nginx.ingress.kubernetes.io/proxy-body-size": "8m",
+        "nginx.ingress.kubernetes.io/limit-rps": "5",
+        "nginx.ingress.kubernetes.io/server-snippet": "return 200;",
+    });
+    moving["metadata"] = json!({"name": "moving", "namespace": "shop", "annotations": annotations});
+    moving["spec"]["ingressClassName"] = "nginx".into();
+    moving["spec"]["rules"][0]["host"] = "b.example.com".into();
+    cluster.server.apply(moving).unwrap();
+    let file = cluster.server.kubeconfig_file(cluster.dir.path()).unwrap();
+    let source = format!("--source=kube:{}", file.display());
+    let migrate = |class: &str| {
+        let (class, source) = (format!("--class={class}"), source.clone());
+        let args = ["migrate".to_owned(), class, "--output=json".to_owned(), source];
+        let ended = tokio::task::block_in_place(|| run_args(args));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        serde_json::from_str::<Value>(&ended.stdout).unwrap()
+    };
+    let nginx = migrate("nginx");
+    let names = |reports: &Value| {
+        let all = reports.as_array().unwrap().iter();
+        all.map(|it| it["ingress"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&nginx), ["shop/moving"]);
+    for (kind, annotation) in
+        [("honoured", "proxy-body-size"), ("different", "limit-rps"), ("refused", "server-snippet")]
+    {
+        let told = &nginx[0][kind][0]["what"];
+        assert_eq!(told, &json!(format!("nginx.ingress.kubernetes.io/{annotation}")), "{nginx}");
+    }
+    assert_eq!(nginx[0]["warnings"], Value::Null, "its service is there: {nginx}");
+    // Ours too, with who has what several want.
+    let front = migrate("front");
+    assert_eq!(names(&front), ["shop/old", "shop/young"]);
+    assert_eq!(front[1]["warnings"][0]["what"], "Conflict", "{front}");
+    let changes = cluster.server.requests().into_iter().filter(|it| {
+        let reads = matches!(it.verb.as_str(), "get" | "list" | "watch");
+        !reads && !it.resource.starts_with('/')
+    });
+    assert_eq!(changes.collect::<Vec<_>>(), [], "it only reads");
 }
 
 fn secret(name: &str) -> Value {

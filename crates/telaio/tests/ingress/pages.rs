@@ -182,6 +182,13 @@ fn requests_are_copied_to_the_mirror_and_its_answer_is_nobodys() {
             "/",
             "one",
             &all_annotated(&[("mirror-target", "http://127.0.0.1:1")]),
+        )
+        + &ingress(
+            "named",
+            "named.example.com",
+            "/",
+            "one",
+            &all_annotated(&[("mirror-target", &url), ("mirror-host", "shadow.example.com")]),
         );
     manifests.write("all.yaml", &all);
     let plane = Ingress::start(manifests, "own");
@@ -200,6 +207,13 @@ fn requests_are_copied_to_the_mirror_and_its_answer_is_nobodys() {
     let answer = send(plane.http, "POST", "b.example.com", "/post", "", "some text");
     assert_eq!((answer.status, &answer.seen()["body"]), (200, &json!("some text")));
     assert_eq!(copied(3)[2]["body"], "");
+    let lie = "X-Forwarded-For: 6.6.6.6\r\nForwarded: for=6.6.6.6\r\nX-Scheme: evil\r\n";
+    assert_eq!(ask_with(plane.http, "named.example.com", "/", lie).status, 200);
+    let headers = &copied(4)[3]["headers"];
+    assert_eq!(headers["host"], "shadow.example.com", "{headers}");
+    assert_eq!(headers["x-forwarded-for"], "127.0.0.1", "{headers}");
+    let told = headers.to_string();
+    assert!(!told.contains("6.6.6.6") && !told.contains("evil"), "{headers}");
     // A mirror that is not there costs nothing.
     assert_eq!(ask(plane.http, "gone.example.com", "/").status, 200);
 }

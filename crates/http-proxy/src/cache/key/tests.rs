@@ -53,6 +53,29 @@ fn whatever_differs_has_another_key() {
 }
 
 #[test]
+fn what_forwarded_says_of_the_request_is_in_the_key_and_who_asks_is_not() {
+    let with = |value: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert("forwarded", HeaderValue::from_str(value).unwrap());
+        Key::new(&parts("example.org", "/a"), &headers)
+    };
+    let plain = with("for=192.0.2.1").unwrap();
+    for same in ["for=\"[2001:db8::1]:80\"; By=10.0.0.1, for=unknown", "for=\"a;host=b\""] {
+        assert_eq!(with(same).unwrap(), plain, "{same}");
+    }
+    let others = ["for=192.0.2.1;host=evil.example", "host=b", "for=a, for=b;proto=https"];
+    for (index, other) in others.iter().enumerate() {
+        assert_ne!(with(other).unwrap(), plain, "{other}");
+        for further in &others[index + 1..] {
+            assert_ne!(with(other).unwrap(), with(further).unwrap());
+        }
+    }
+    let long = format!("for=192.0.2.1;host={}", "a".repeat(300));
+    assert_eq!(with(&long).unwrap_err(), KeyError::Overridden);
+    assert_eq!(with(&"for=192.0.2.1, ".repeat(30)).unwrap(), plain, "only what steers is counted");
+}
+
+#[test]
 fn what_is_no_host_or_path_has_no_key() {
     let refuse =
         |authority, path| Key::new(&parts(authority, path), &HeaderMap::new()).unwrap_err();

@@ -10,6 +10,7 @@ fn settings(mode: ClientTlsMode) -> ClientTls {
         verify_depth: 1,
         error_page: None,
         pass_certificate: true,
+        subject_pattern: None,
     }
 }
 
@@ -32,7 +33,7 @@ fn request(tls: Option<TlsInfo>) -> RequestHead {
 }
 
 fn status(mode: ClientTlsMode, tls: Option<TlsInfo>) -> Option<u16> {
-    refusal(&settings(mode), &request(tls)).map(|reply| reply.head.status.as_u16())
+    refusal(&settings(mode), &Subjects::Any, &request(tls)).map(|reply| reply.head.status.as_u16())
 }
 
 #[test]
@@ -70,7 +71,7 @@ fn a_connection_for_another_host_or_authority_is_misdirected() {
 fn an_error_page_is_where_refused_clients_are_sent() {
     let settings =
         ClientTls { error_page: Some("https://a/no".into()), ..settings(ClientTlsMode::Required) };
-    let reply = refusal(&settings, &request(Some(tls(false, false)))).unwrap();
+    let reply = refusal(&settings, &Subjects::Any, &request(Some(tls(false, false)))).unwrap();
     assert_eq!(reply.head.status, 302);
     assert_eq!(reply.head.headers.get_str("location"), Some("https://a/no"));
 }
@@ -90,4 +91,31 @@ fn the_backend_is_told_by_us_and_never_by_the_client() {
     none.headers.push("ssl-client-verify", "SUCCESS");
     tell(&settings(ClientTlsMode::Optional), &mut none);
     assert_eq!(none.headers.get_str("ssl-client-verify"), Some("NONE"));
+}
+
+#[test]
+fn of_verified_certificates_those_with_the_right_subject_come_in() {
+    use ClientTlsMode::{Optional, OptionalUnverified, Required};
+    let status = |pattern: &str, mode, tls: Option<TlsInfo>| {
+        let settings = ClientTls { subject_pattern: Some(pattern.into()), ..settings(mode) };
+        let (subjects, error) = Subjects::new(&settings);
+        assert_eq!(error.is_some(), pattern == "(");
+        refusal(&settings, &subjects, &request(tls)).map(|reply| reply.head.status.as_u16())
+    };
+    // What rcgen writes where nothing else is asked for.
+    let own = "^CN=rcgen self signed cert$";
+    let cases = [
+        (own, Required, Some(tls(true, true)), None),
+        ("CN=rcgen", Required, Some(tls(true, true)), None),
+        ("^CN=ann$", Required, Some(tls(true, true)), Some(403)),
+        ("(", Required, Some(tls(true, true)), Some(403)),
+        (own, Required, Some(tls(true, false)), Some(400)),
+        (own, Optional, Some(tls(false, false)), Some(403)),
+        (own, Optional, None, Some(403)),
+        (own, OptionalUnverified, Some(tls(true, false)), Some(403)),
+        (own, OptionalUnverified, Some(tls(true, true)), None),
+    ];
+    for (number, (pattern, mode, tls, expected)) in cases.into_iter().enumerate() {
+        assert_eq!(status(pattern, mode, tls), expected, "case {number}");
+    }
 }

@@ -31,6 +31,11 @@ fn serve_host(acceptor: &TlsAcceptor, host: &str) -> Vec<u8> {
     der
 }
 
+/// No host has routes.
+fn no_routes(_: &str) -> bool {
+    false
+}
+
 /// Accepts one connection, and says what came of it.
 async fn accept_one(
     acceptor: &Arc<TlsAcceptor>,
@@ -40,7 +45,7 @@ async fn accept_one(
     let acceptor = Arc::clone(acceptor);
     let task = tokio::spawn(async move {
         let (io, _) = listener.accept().await.unwrap();
-        let mut accepted = acceptor.accept(Bytes::new(), io).await?;
+        let mut accepted = acceptor.accept(Bytes::new(), io, no_routes).await?;
         // A byte each way, so that tickets have come and certificates been judged.
         if let Accepted::Tls { stream, .. } = &mut accepted {
             stream.read_u8().await?;
@@ -149,6 +154,7 @@ fn change_asking(host: HostMatch, authority: &[u8]) -> TableChange {
         verify_depth: 1,
         error_page: None,
         pass_certificate: false,
+        subject_pattern: None,
     };
     let policy = Policy { client_tls: Some(client_tls), ..Policy::default() };
     let path = PathMatch::Prefix("/".into());
@@ -239,6 +245,27 @@ async fn a_host_that_is_passed_through_keeps_its_bytes() {
     info_of(&acceptor, &anybody(Offer::Both), "other.org").await;
 }
 
+#[test]
+fn a_wildcard_does_not_pass_on_what_a_host_has_by_its_own_name() {
+    let acceptor = acceptor();
+    let (all, one) = (BackendId::new("n/all:443"), BackendId::new("n/one:443"));
+    let passthrough = [("*.raw.org", &all), ("one.raw.org", &one)];
+    let passthrough = passthrough.map(|(host, to)| (Arc::from(host), Some(to.clone()))).into();
+    acceptor.apply(&TableChange { passthrough, ..TableChange::default() });
+    serve_host(&acceptor, "shown.raw.org");
+    let routed = |host: &str| host == "routed.raw.org" || host == "one.raw.org";
+    for (host, to) in [
+        ("one.raw.org", Some(&one)),
+        ("other.raw.org", Some(&all)),
+        ("routed.raw.org", None),
+        ("shown.raw.org", None),
+        ("a.b.raw.org", None),
+        ("raw.org", None),
+    ] {
+        assert_eq!(acceptor.passes_through(host, routed).as_ref(), to, "{host}");
+    }
+}
+
 #[tokio::test]
 async fn who_speaks_http_is_told_so() {
     let (address, task) = accept_one(&acceptor()).await;
@@ -265,7 +292,7 @@ async fn a_slow_handshake_ends_and_too_many_are_turned_away() {
         tokio::task::yield_now().await;
     }
     let (second, _kept) = tokio::io::duplex(64);
-    let refused = acceptor.accept(Bytes::new(), second).await;
+    let refused = acceptor.accept(Bytes::new(), second, no_routes).await;
     assert!(matches!(refused, Err(AcceptError::TooMany)));
     assert!(matches!(task.await.unwrap(), Err(AcceptError::TimedOut)));
     assert_eq!(acceptor.handshakes.available_permits(), 1);

@@ -25,6 +25,7 @@ fn a_chain_is_no_longer_than_its_host_allows() {
             verify_depth,
             error_page: None,
             pass_certificate: false,
+            subject_pattern: None,
         };
         let verdict = Judge::new(&settings).unwrap().verify(&chain, UnixTime::now());
         assert_eq!(verdict.is_ok(), accepted, "{verify_depth}: {verdict:?}");

@@ -55,6 +55,24 @@ fn every_beginning_is_incomplete() {
 }
 
 #[test]
+fn what_comes_byte_by_byte_is_taken_once() {
+    let hello = hello_for("shop.example.org");
+    for size in [1, 7, hello.len()] {
+        let bytes = in_records_of(size, &hello);
+        let mut reader = HelloReader::default();
+        for end in 0..bytes.len() {
+            assert_eq!(reader.read(&bytes[..end]), Hello::Incomplete, "{size} {end}");
+            // Of a record nothing is taken before all of it is there, and then never again.
+            let record = 5 + size.min(hello.len() - 5);
+            assert_eq!(reader.taken, end / record * record, "{size} {end}");
+            assert_eq!(reader.message, hello[5..5 + end / record * (record - 5)]);
+        }
+        let expected = Hello::Whole(Some("shop.example.org".to_owned()));
+        assert_eq!(reader.read(&bytes), expected, "{size}");
+    }
+}
+
+#[test]
 fn what_is_not_a_hello_is_something_else() {
     assert_eq!(read_server_name(b"GET / HTTP/1.1\r\n"), Hello::Other);
     assert_eq!(read_server_name(&[22, 3, 1, 0, 0]), Hello::Other);
