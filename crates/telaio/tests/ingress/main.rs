@@ -19,6 +19,7 @@ mod cluster;
 mod decisions;
 mod every;
 mod guards;
+mod handover;
 mod lifecycle;
 mod limits;
 mod load;
