@@ -36,6 +36,8 @@ use crate::state_dir::Part;
 pub(super) const SOCKET: &str = "ingress.sock";
 /// How long either side may take for what needs no preparation.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
+/// What a newcomer is told when there is a newer one; there is nothing to be read if we have ended.
+const SENT_AWAY: &[u8] = b"another";
 /// The longest thing that is said.
 const WORDS_BYTES_MAX: u32 = 64 << 10;
 
@@ -110,8 +112,9 @@ impl Handover {
         std::thread::Builder::new().name("ingress-handover".into()).spawn(move || {
             for link in listener.incoming().flatten() {
                 let ours = link.try_clone().ok();
-                if let Some(former) = std::mem::replace(&mut *attending.lock(), ours) {
+                if let Some(mut former) = std::mem::replace(&mut *attending.lock(), ours) {
                     // It is sent away, if it still waits, and so its thread ends.
+                    let _ = former.write_all(SENT_AWAY);
                     let _ = former.shutdown(Shutdown::Both);
                 }
                 let desk = Arc::clone(&desk);

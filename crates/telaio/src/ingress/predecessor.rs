@@ -66,14 +66,13 @@ impl Predecessor {
         })
     }
 
-    /// Waits until it ends without us, or sends us away for another newcomer. Cancel-safe.
-    pub(crate) async fn gone(&self) -> Result<()> {
+    /// Waits until it ends without us, or sends us away for another newcomer, which is true. Cancel-safe.
+    pub(crate) async fn gone(&self) -> Result<bool> {
         let link = self.link.try_clone()?;
         link.set_nonblocking(true)?;
         let mut link = UnixStream::from_std(link).context("cannot wait for the agent before us")?;
-        // It says nothing more.
-        let _ = link.read(&mut [0]).await;
-        Ok(())
+        // It has nothing else to say.
+        Ok(link.read(&mut [0]).await.is_ok_and(|count| count > 0))
     }
 
     /// Tells it that we serve, and so that it may let go.

@@ -202,9 +202,13 @@ impl Places {
                 }
             }
             gone = before.gone() => {
-                gone?;
-                tracing::warn!("the agent before us does not wait any more until we are ready");
-                // It ends, or has sent us away for another.
+                if gone? {
+                    // What becomes free is the other's.
+                    return Err(CommandError::failed(
+                        "another agent came after us, and takes over in our place",
+                    ));
+                }
+                tracing::warn!("the agent before us has ended before we were ready");
                 self.lock_missing(ANSWER_TIME_MAX).await?;
             }
             why = told_to_end(requests) => {
