@@ -42,6 +42,8 @@ pub mod fuzzing;
 pub mod h1;
 pub mod h2;
 pub mod head;
+mod idle;
+mod pace;
 pub mod proxy;
 pub mod proxy_protocol;
 pub mod reply;

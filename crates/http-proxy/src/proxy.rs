@@ -11,6 +11,7 @@ mod cached;
 pub mod decide;
 mod error_page;
 pub mod forward;
+pub(crate) mod hints;
 mod mirrored;
 pub mod observe;
 pub mod settings;
@@ -27,6 +28,7 @@ pub use settings::ProxySettings;
 
 use crate::cache::Cache;
 use crate::filter::Filters;
+use crate::idle::IdleConnections;
 use crate::router::{RouteProblem, Router};
 use crate::table::TableChange;
 use crate::tls::TlsAcceptor;
@@ -47,6 +49,7 @@ pub struct HttpProxy {
     traces: Option<Arc<Exporter>>,
     tls: Option<Arc<TlsAcceptor>>,
     cache: OnceLock<Cache>,
+    idle: Arc<IdleConnections>,
     stats: ProxyStats,
 }
 
@@ -63,6 +66,7 @@ impl HttpProxy {
             change: Mutex::new(()),
             observer: None,
             cache: OnceLock::new(),
+            idle: Arc::default(),
             stats: ProxyStats::default(),
         }
     }
@@ -97,6 +101,11 @@ impl HttpProxy {
     /// What filters remember.
     pub fn filters(&self) -> &Filters {
         &self.filters
+    }
+
+    /// Connections of clients that are kept alive and idle.
+    pub(crate) fn idle(&self) -> &Arc<IdleConnections> {
+        &self.idle
     }
 
     /// Its settings.

@@ -2,7 +2,8 @@
 //!
 //! Each thread has a runtime of its own and its own socket of each listener (`SO_REUSEPORT`): the
 //! kernel spreads connections over them, a connection stays on its thread with everything it uses,
-//! and no lock is shared on the way.
+//! and no lock is shared on the way. Sockets that came from an agent with another number of threads are
+//! all accepted from, whatever our own number is: the kernel gives each its share.
 //!
 //! [`Server::stop`] stops accepting, and [`Server::drain`] waits until every request that runs has ended.
 //! A connection that is kept alive takes one more request, whose response says that it is the last; if
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::sync::{mpsc, watch};
 
 use crate::accept::Acceptor;
@@ -34,6 +35,9 @@ const BACKLOG: i32 = 4_096;
 
 /// How long accepting pauses when the system has no more descriptors, or we no more places.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long it pauses when somebody was asked to give way.
+const ROOM_PAUSE: Duration = Duration::from_millis(1);
 
 /// How long handshakes that have begun may take to end before a socket that is closed for good is.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -61,26 +65,39 @@ pub trait Handler: Send + Sync + 'static {
 
 /// Sockets that are listened on, one per thread, and how their connections are served.
 pub struct Listener {
-    /// The sockets. With fewer than threads, threads share.
+    /// The sockets. With fewer than threads, threads share; with more, threads have several.
     pub sockets: Vec<StdListener>,
     /// Who serves; `None` is plain HTTP/1.1.
     pub handler: Option<Arc<dyn Handler>>,
 }
 
-/// Makes sockets for one address, as many as there are threads. A port of 0 is chosen once.
+/// Makes sockets for one address, as many as there are threads, and lets people connect. A port of 0 is
+/// chosen once.
 pub fn listen(address: SocketAddr, count: usize) -> io::Result<Vec<StdListener>> {
+    let sockets = bind(address, count)?;
+    open(&sockets)?;
+    Ok(sockets)
+}
+
+/// Likewise, but nobody can connect before they are [opened](open).
+pub fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<StdListener>> {
     let mut sockets: Vec<StdListener> = Vec::with_capacity(count);
     for _ in 0..count.max(1) {
         let at = match sockets.first() {
             Some(first) => first.local_addr()?,
             None => address,
         };
-        sockets.push(listen_once(at)?);
+        sockets.push(bind_once(at)?);
     }
     Ok(sockets)
 }
 
-fn listen_once(address: SocketAddr) -> io::Result<StdListener> {
+/// Lets people connect to bound sockets. Those that are open stay as they are.
+pub fn open(sockets: &[StdListener]) -> io::Result<()> {
+    sockets.iter().try_for_each(|socket| SockRef::from(socket).listen(BACKLOG))
+}
+
+fn bind_once(address: SocketAddr) -> io::Result<StdListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     #[cfg(unix)]
@@ -92,7 +109,6 @@ fn listen_once(address: SocketAddr) -> io::Result<StdListener> {
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
@@ -100,7 +116,8 @@ fn listen_once(address: SocketAddr) -> io::Result<StdListener> {
 #[derive(Debug)]
 pub struct Server {
     stop: watch::Sender<bool>,
-    handed_over: Arc<AtomicBool>,
+    /// Of each listener, whether others hold its sockets and go on.
+    handed_over: Vec<Arc<AtomicBool>>,
     /// Sockets that we still accept from.
     listening: Arc<AtomicUsize>,
     threads: Vec<JoinHandle<()>>,
@@ -118,22 +135,25 @@ impl Server {
         let listeners = listeners.into_boxed_slice();
         let (stop, stopped) = watch::channel(false);
         let connections = Arc::clone(&proxy.stats().connections);
-        let (handed_over, listening) = (Arc::default(), Arc::new(AtomicUsize::new(0)));
+        let handed_over: Vec<Arc<AtomicBool>> = listeners.iter().map(|_| Arc::default()).collect();
+        let listening = Arc::new(AtomicUsize::new(0));
         let threads = threads.max(1);
         let mut handles = Vec::with_capacity(threads);
         for number in 0..threads {
             let mut own = Vec::new();
-            for listener in &listeners {
-                let place = number % listener.sockets.len().max(1);
-                if let Some(socket) = listener.sockets.get(place) {
-                    let listening = Listening::new(&listening);
-                    own.push((socket.try_clone()?, listener.handler.clone(), listening));
+            for (listener, handed_over) in listeners.iter().zip(&handed_over) {
+                for place in places(number, threads, listener.sockets.len()) {
+                    own.push(Own {
+                        socket: listener.sockets[place].try_clone()?,
+                        handler: listener.handler.clone(),
+                        handed_over: Arc::clone(handed_over),
+                        listening: Listening::new(&listening),
+                    });
                 }
             }
             let serving = Serving {
                 proxy: proxy.clone(),
                 stop: stopped.clone(),
-                handed_over: Arc::clone(&handed_over),
                 connections: connections.clone(),
                 maintains: number == 0,
             };
@@ -152,7 +172,14 @@ impl Server {
 
     /// Stops accepting. Connections end after the request that runs, or after one more.
     pub fn stop(&self, closing: Closing) {
-        self.handed_over.store(closing == Closing::HandedOver, Relaxed);
+        self.stop_each(&vec![closing; self.handed_over.len()]);
+    }
+
+    /// The same, with what becomes of the sockets of each listener.
+    pub fn stop_each(&self, closings: &[Closing]) {
+        for (handed_over, closing) in self.handed_over.iter().zip(closings) {
+            handed_over.store(*closing == Closing::HandedOver, Relaxed);
+        }
         // Nobody listens if all threads are gone already.
         let _ = self.stop.send(true);
     }
@@ -175,11 +202,16 @@ impl Server {
     }
 }
 
+/// Which of so many sockets a thread accepts from. Each has somebody, however many there are.
+fn places(thread: usize, threads: usize, sockets: usize) -> impl Iterator<Item = usize> {
+    let first = if sockets == 0 { 0 } else { thread % sockets };
+    (first..sockets).step_by(threads)
+}
+
 /// One thread's part.
 struct Serving {
     proxy: Arc<HttpProxy>,
     stop: Stop,
-    handed_over: Arc<AtomicBool>,
     connections: Arc<AtomicUsize>,
     /// Whether this thread looks after the upstreams.
     maintains: bool,
@@ -213,7 +245,13 @@ impl Drop for Listening {
     }
 }
 
-type Own = (StdListener, Option<Arc<dyn Handler>>, Listening);
+/// A socket that a thread accepts from.
+struct Own {
+    socket: StdListener,
+    handler: Option<Arc<dyn Handler>>,
+    handed_over: Arc<AtomicBool>,
+    listening: Listening,
+}
 
 impl Serving {
     async fn run(mut self, sockets: Vec<Own>) {
@@ -222,12 +260,12 @@ impl Serving {
             tokio::spawn(self.proxy.clone().tend_cache());
         }
         let (alive, mut over) = mpsc::channel::<Infallible>(1);
-        for (socket, handler, listening) in sockets {
+        for Own { socket, handler, handed_over, listening } in sockets {
             let accepting = Accepting {
                 proxy: self.proxy.clone(),
                 handler,
                 stop: self.stop.clone(),
-                handed_over: Arc::clone(&self.handed_over),
+                handed_over,
                 connections: self.connections.clone(),
                 alive: alive.clone(),
             };
@@ -272,9 +310,14 @@ impl Accepting {
         tokio::pin!(stopped);
         loop {
             if self.connections.load(Relaxed) >= connections_max {
-                // They wait in the kernel, and are served when others end.
+                // Somebody who comes has the place of somebody idle. Where nobody is, he waits in the kernel,
+                // and is served when others end.
+                let room = tokio::select! {
+                    _ = &mut stopped => return,
+                    waits = socket.somebody_waits() => waits.is_ok() && self.proxy.idle().make_room(),
+                };
                 tokio::select! {
-                    () = tokio::time::sleep(PAUSE) => continue,
+                    () = tokio::time::sleep(if room { ROOM_PAUSE } else { PAUSE }) => continue,
                     _ = &mut stopped => return,
                 }
             }
@@ -342,7 +385,7 @@ async fn pause_after(error: &io::Error) {
 /// find it closed; handshakes that have begun end.
 #[cfg(target_os = "linux")]
 fn refuse_handshakes(socket: &Acceptor) -> io::Result<()> {
-    use socket2::{SockFilter, SockRef};
+    use socket2::SockFilter;
     // The packet begins with the TCP header: its flags are in byte 13, and 2 is SYN.
     let filter = [
         SockFilter::new(0x30, 0, 0, 13),       // load the byte

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::{BACKEND, Backend, Peak, Proxy, read_all, status};
+use support::{BACKEND, Backend, OTHERS, Peak, Proxy, others_are_served, status};
 use telaio_http_proxy::ProxySettings;
 use telaio_http_proxy::h1::relay::ClientTimeouts;
 use telaio_http_proxy::table::{
@@ -28,18 +28,6 @@ fn at(backend: &Backend) -> BackendSpec {
 fn timeouts(head: Duration, keep_alive: Duration) -> ProxySettings {
     let timeouts = ClientTimeouts { head, keep_alive, ..ClientTimeouts::default() };
     ProxySettings { timeouts, ..ProxySettings::default() }
-}
-
-/// Twenty others, one after the other: all answered, while the slow ones go on.
-async fn others_are_served(address: SocketAddr, target: &str) {
-    for _ in 0..20 {
-        let mut stream = TcpStream::connect(address).await.expect("connect");
-        let request =
-            format!("GET {target} HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.expect("write");
-        let answer = read_all(&mut stream).await;
-        assert!(answer.ends_with("hello"), "{answer:.300}");
-    }
 }
 
 fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
@@ -259,7 +247,7 @@ async fn beginnings_that_come_by_drops_are_cut_off_whatever_they_begin() {
     }
     // A word may be lost with what was never read.
     assert!(heard > 0, "nobody was told");
-    assert_eq!(backend.seen().len(), 20, "nothing half came through");
+    assert_eq!(backend.seen().len(), OTHERS, "nothing half came through");
     let grown = peak.grown_kib();
     assert!(grown < GROWN_KIB_MAX, "{grown} KiB");
 }
@@ -286,7 +274,7 @@ async fn bodies_that_come_by_drops_end_with_the_time_for_the_request() {
         let code = status(&String::from_utf8_lossy(&answer));
         assert!([0, 408, 504].contains(&code), "{code}");
     }
-    assert_eq!(backend.seen().len(), 20, "no half of a request counts as one");
+    assert_eq!(backend.seen().len(), OTHERS, "no half of a request counts as one");
     let grown = peak.grown_kib();
     assert!(grown < GROWN_KIB_MAX, "{grown} KiB");
 }
@@ -389,5 +377,5 @@ async fn heads_of_endless_continuations_cost_little_and_end_the_connection() {
         // Of 16 MB that each of eight would send.
         assert!(grown < GROWN_KIB_MAX, "{name}: {grown} KiB");
     }
-    assert_eq!(backend.seen().len(), 60, "only the others came through");
+    assert_eq!(backend.seen().len(), 3 * OTHERS, "only the others came through");
 }

@@ -150,24 +150,12 @@ pub(crate) async fn admin(
     state_dir: &Path,
     options: AdminOptions,
 ) -> Result<Admin, CommandError> {
-    let tls = listen.admin.tls()?;
-    if tls.is_none() && !listen.admin_listen.ip().is_loopback() {
-        return Err(CommandError::bad_input(format!(
-            "--admin-listen {} can be reached from other machines and so needs TLS: give \
-             --admin-tls-cert and --admin-tls-key, or a loopback address",
-            listen.admin_listen
-        )));
-    }
-    let tokens = tokens(listen, state_dir)?;
+    let (tls, tokens, token_file) = checked(listen, state_dir, &options.spec)?;
+    tracing::info!(file = %token_file.display(), "the admin API's token is in this file");
     let kubeconfig = match &options.spec {
         SourceSpec::Kube(kubeconfig) => Some(kubeconfig.clone()),
         SourceSpec::Dir(_) | SourceSpec::Brain(_) => None,
     };
-    if tokens.review && kubeconfig.is_none() {
-        return Err(CommandError::bad_input(
-            "--admin-token-review asks a cluster, and --source names none",
-        ));
-    }
     let client = match kubeconfig {
         Some(kubeconfig) => {
             let client = telaio_source::kube::client(kubeconfig).await;
@@ -236,8 +224,40 @@ pub(crate) async fn admin(
     Ok(Admin { server: GuiServer::new(settings, Arc::new(agent), events, audit), tls })
 }
 
+/// Whether the admin API can be served so, without serving it.
+pub(crate) fn check(
+    listen: &ListenArgs,
+    state_dir: &Path,
+    spec: &SourceSpec,
+) -> Result<(), CommandError> {
+    checked(listen, state_dir, spec).map(drop)
+}
+
+/// How it is encrypted, the tokens, and where the admin's is.
+fn checked(
+    listen: &ListenArgs,
+    state_dir: &Path,
+    spec: &SourceSpec,
+) -> Result<(Option<Arc<rustls::ServerConfig>>, Tokens, PathBuf), CommandError> {
+    let tls = listen.admin.tls()?;
+    if tls.is_none() && !listen.admin_listen.ip().is_loopback() {
+        return Err(CommandError::bad_input(format!(
+            "--admin-listen {} can be reached from other machines and so needs TLS: give \
+             --admin-tls-cert and --admin-tls-key, or a loopback address",
+            listen.admin_listen
+        )));
+    }
+    let (tokens, file) = tokens(listen, state_dir)?;
+    if tokens.review && !matches!(spec, SourceSpec::Kube(_)) {
+        return Err(CommandError::bad_input(
+            "--admin-token-review asks a cluster, and --source names none",
+        ));
+    }
+    Ok((tls, tokens, file))
+}
+
 /// The tokens of files. The admin's is made, and said once, if there is none.
-fn tokens(listen: &ListenArgs, state_dir: &Path) -> Result<Tokens, CommandError> {
+fn tokens(listen: &ListenArgs, state_dir: &Path) -> Result<(Tokens, PathBuf), CommandError> {
     let bad = |path: &Path, error: std::io::Error| {
         CommandError::bad_input(format!("{}: {error}", path.display()))
     };
@@ -254,14 +274,13 @@ fn tokens(listen: &ListenArgs, state_dir: &Path) -> Result<Tokens, CommandError>
         }
         (text, path)
     };
-    tracing::info!(file = %path.display(), "the admin API's token is in this file");
     let mut tokens = Tokens::default().with("admin", Role::Admin, &text);
     if let Some(path) = &admin.admin_read_token_file {
         let text = token::read(path).map_err(|error| bad(path, error))?;
         tokens = tokens.with("read-only", Role::Read, &text);
     }
     tokens.review = admin.admin_token_review;
-    Ok(tokens)
+    Ok((tokens, path))
 }
 
 impl AdminAgent {

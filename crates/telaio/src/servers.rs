@@ -32,7 +32,8 @@ use crate::gui::Admin;
 use crate::monitor::Monitor;
 
 pub(crate) use admin::STATUS_PATH;
-pub(crate) use listen::{bind, check_distinct};
+use listen::Port;
+pub(crate) use listen::{bind, check_distinct, check_free, is_one_port_of};
 use places::Places;
 
 /// How many connections a server has at a time. All servers together stay well below the 1,024 file
@@ -59,6 +60,26 @@ pub(crate) struct Addresses {
     pub(crate) healthz: SocketAddr,
 }
 
+/// The ports that servers are to have.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    admin: Port,
+    metrics: Port,
+    healthz: Port,
+}
+
+impl Ports {
+    /// Takes them. One that somebody has is an error, unless it is `to_come`: then it is taken when the
+    /// servers start.
+    pub(crate) fn take(args: &ListenArgs, to_come: &[SocketAddr]) -> Result<Self> {
+        Ok(Self {
+            admin: Port::take("--admin-listen", args.admin_listen, to_come)?,
+            metrics: Port::take("--metrics-bind-address", args.metrics_bind_address, to_come)?,
+            healthz: Port::take("--healthz-bind-address", args.healthz_bind_address, to_come)?,
+        })
+    }
+}
+
 /// The servers; dropping it ends them.
 #[derive(Debug)]
 pub(crate) struct Servers {
@@ -68,6 +89,13 @@ pub(crate) struct Servers {
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
+impl Addresses {
+    /// All of them.
+    pub(crate) fn all(self) -> [SocketAddr; 3] {
+        [self.admin, self.metrics, self.healthz]
+    }
+}
+
 impl Servers {
     /// Takes the ports and begins to answer.
     pub(crate) fn start(
@@ -75,9 +103,14 @@ impl Servers {
         monitor: &Arc<Monitor>,
         admin_api: Admin,
     ) -> Result<Self> {
-        let (admin, admin_address) = bind("--admin-listen", args.admin_listen)?;
-        let (metrics, metrics_address) = bind("--metrics-bind-address", args.metrics_bind_address)?;
-        let (healthz, healthz_address) = bind("--healthz-bind-address", args.healthz_bind_address)?;
+        Self::start_on(Ports::take(args, &[])?, monitor, admin_api)
+    }
+
+    /// Begins to answer on these ports.
+    pub(crate) fn start_on(ports: Ports, monitor: &Arc<Monitor>, admin_api: Admin) -> Result<Self> {
+        let (admin, admin_address) = ports.admin.listener()?;
+        let (metrics, metrics_address) = ports.metrics.listener()?;
+        let (healthz, healthz_address) = ports.healthz.listener()?;
         let servers = vec![(metrics, metrics::router(monitor)), (healthz, health::router(monitor))];
         let (stop, stopped) = watch::channel(false);
         let probes = tokio::runtime::Builder::new_current_thread();

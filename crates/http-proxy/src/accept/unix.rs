@@ -32,6 +32,18 @@ impl Acceptor {
         self.socket.local_addr()
     }
 
+    /// Waits until there may be a connection to take.
+    pub(crate) async fn somebody_waits(&mut self) -> io::Result<()> {
+        let socket = &self.socket;
+        let look = || {
+            if somebody_waits(socket.as_fd())? {
+                return Ok(());
+            }
+            Err(io::ErrorKind::WouldBlock.into())
+        };
+        socket.async_io(Interest::READABLE, look).await
+    }
+
     /// Waits for the next connection. Nothing is lost if the future is dropped.
     pub(crate) async fn accept(&mut self) -> io::Result<(ClientStream, SocketAddr)> {
         let Self { socket, unsure } = self;

@@ -19,6 +19,7 @@ use super::timer::{Timer, after};
 use super::write::{self, ResponseForm};
 use crate::error::{ErrorKind, ProxyError};
 use crate::head::{RequestHead, ResponseHead};
+use crate::pace::Pace;
 use crate::table::{Policy, Timeouts};
 
 /// How much of a body is put together for one write.
@@ -95,6 +96,8 @@ pub(crate) struct Bounds<'a> {
     pub(crate) begun: Instant,
     /// When the whole request must be over.
     pub(crate) overall: Option<Instant>,
+    /// How slowly the request's body may come.
+    pub(crate) body_bytes_per_s_min: u32,
 }
 
 /// One try of one request.
@@ -113,6 +116,7 @@ pub(crate) struct Relay<'a, S, U, R> {
     /// When the whole request must be over.
     overall: Option<Instant>,
     body_left: u64,
+    pace: Pace,
     request_body: Decoder,
     sent: usize,
     /// All of the request is in `to_upstream`.
@@ -152,8 +156,12 @@ where
         framing: RequestFraming,
         bounds: Bounds<'a>,
     ) -> Self {
-        let Bounds { policy, timer, begun, overall } = bounds;
+        let Bounds { policy, timer, begun, overall, body_bytes_per_s_min } = bounds;
         exchange.to_client.clear();
+        let pace = match framing.body {
+            BodyLength::None => Pace::none(),
+            _ => Pace::new(body_bytes_per_s_min, &exchange.request),
+        };
         Self {
             client,
             upstream,
@@ -167,6 +175,7 @@ where
             now: Some(begun),
             overall,
             body_left: policy.body_bytes_max.unwrap_or(u64::MAX),
+            pace,
             request_body: Decoder::new(framing.body),
             sent: 0,
             request_read: framing.body == BodyLength::None,
@@ -227,7 +236,14 @@ where
             Stage::Body => self.timeouts.idle,
         };
         let now = self.now.take().unwrap_or_else(Instant::now);
-        let at = after(now, wait);
+        let mut at = after(now, wait);
+        if self.stage == Stage::Head && !self.request_sent {
+            if self.waits_for_endpoint() {
+                self.pace.pause(now);
+            } else if let Some(end) = self.pace.wait(now) {
+                at = at.min(end);
+            }
+        }
         self.timer.set(self.overall.map_or(at, |overall| overall.min(at)));
     }
 
@@ -286,7 +302,12 @@ where
                 let client = &mut *self.client;
                 match ready!(client.buffer.poll_fill(cx, &mut client.io, PIECE_BYTES)) {
                     Ok(0) => return Poll::Ready(Err(ErrorKind::ClientGone.into())),
-                    Ok(_) => self.progress = true,
+                    Ok(count) => {
+                        self.progress = true;
+                        if self.pace.is_asked() {
+                            self.pace.came(count, Instant::now());
+                        }
+                    }
                     Err(error) => {
                         let gone = ProxyError::new(ErrorKind::ClientGone).because(error);
                         return Poll::Ready(Err(gone));

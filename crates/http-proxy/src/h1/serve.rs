@@ -23,8 +23,11 @@ use crate::balance::peer::Flight;
 use crate::clock;
 use crate::error::{ErrorKind, ProxyError, Side};
 use crate::head::{ClientInfo, RequestHead, ResponseHead, Scheme};
+use crate::idle::Idle;
+use crate::pace::{Pace, paced};
 use crate::proxy::attempts::Attempts;
 use crate::proxy::forward::{Failed, Wire};
+use crate::proxy::hints::Hints;
 use crate::proxy::{Decision, Forwarding, HttpProxy, Outcome};
 use crate::reply::Reply;
 use crate::table::RetryOn;
@@ -109,6 +112,10 @@ pub(crate) struct Connection<S> {
     stopped: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// When the last request ended, if it is known.
     ended: Option<Instant>,
+    /// A request was served: between two the connection may have to give way.
+    kept: bool,
+    /// Made when first waited for another request.
+    idle: Option<Idle>,
 }
 
 /// What waiting for a head came to.
@@ -135,7 +142,17 @@ impl<S: Io> Connection<S> {
         // The first request of a connection is expected as soon as a head.
         let timer = Timer::new(after(Instant::now(), proxy.settings().timeouts.head));
         let client = Client { io, buffer, timer };
-        Self { proxy, client, info, scheme, stop, stopped: None, ended: None }
+        Self {
+            proxy,
+            client,
+            info,
+            scheme,
+            stop,
+            stopped: None,
+            ended: None,
+            kept: false,
+            idle: None,
+        }
     }
 
     /// Whether the client's first bytes are these; `None` if too few came to tell.
@@ -194,6 +211,7 @@ impl<S: Io> Connection<S> {
         };
         give_back(exchange);
         if stays {
+            self.kept = true;
             self.client.buffer.release();
             let keep_alive = self.proxy.settings().timeouts.keep_alive;
             let now = self.ended.take().unwrap_or_else(Instant::now);
@@ -239,9 +257,13 @@ impl<S: Io> Connection<S> {
         let leaving = self.proxy.settings().timeouts.leaving;
         let Client { io, buffer, timer } = &mut self.client;
         let (stop, stopped) = (&self.stop, &mut self.stopped);
+        let (proxy, kept, seat) = (&self.proxy, self.kept && idle, &mut self.idle);
         std::future::poll_fn(|cx| {
             use std::task::Poll;
             if let Poll::Ready(outcome) = buffer.poll_fill(cx, io, room) {
+                if let Some(seat) = seat {
+                    seat.is_busy();
+                }
                 return Poll::Ready(outcome.map(Some));
             }
             // When the proxy stops, idle connections have a moment for one more request: it may be under
@@ -254,7 +276,11 @@ impl<S: Io> Connection<S> {
                     timer.set_earlier(after(Instant::now(), leaving));
                 }
             }
-            if timer.poll_expired(cx) { Poll::Ready(Ok(None)) } else { Poll::Pending }
+            let gives_way = kept && {
+                let seat = seat.get_or_insert_with(|| proxy.idle().enter());
+                seat.is_to_leave(timer.at(), cx)
+            };
+            if gives_way || timer.poll_expired(cx) { Poll::Ready(Ok(None)) } else { Poll::Pending }
         })
         .await
     }
@@ -476,13 +502,18 @@ impl<S: Io> Connection<S> {
         begun: Instant,
     ) -> bool {
         let policy = &forwarding.route.route.policy;
+        let hints = Hints::default();
         let mut attempts = Attempts::new(forwarding, begun);
+        attempts.hints = (exchange.request.version != Version::HTTP_10).then_some(&hints);
         let (mut pump, body) = Pump::new(framing, policy.body_bytes_max);
         let request = &exchange.request;
+        let pace = Pace::new(self.proxy.settings().body_bytes_per_s_min, request);
+        let (body, answered) = paced(body, pace);
         let answer = self.proxy.respond(request, body, &mut attempts);
-        let answer = streamed::with_body(&mut self.client, &mut pump, answer).await;
+        let answer = streamed::with_body(&mut self.client, &mut pump, &hints, answer).await;
         let error = match answer {
             Ok(response) => {
+                answered.set();
                 let status = response.0.status;
                 let keep_alive = framing.keep_alive && !*self.stop.borrow();
                 let framing = RequestFraming { keep_alive, ..framing };
@@ -580,7 +611,13 @@ impl<S: Io> Connection<S> {
             exchange,
             &mut respond,
             framing,
-            Bounds { policy, timer, begun: if reused { begun } else { Instant::now() }, overall },
+            Bounds {
+                policy,
+                timer,
+                begun: if reused { begun } else { Instant::now() },
+                overall,
+                body_bytes_per_s_min: self.proxy.settings().body_bytes_per_s_min,
+            },
         );
         let end = relay.run().await;
         let whole = relay.can_repeat();

@@ -4,7 +4,7 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Method, Version};
@@ -21,10 +21,14 @@ use super::write::{self, ResponseForm};
 use crate::body::{self, Body};
 use crate::error::{ErrorKind, ProxyError};
 use crate::head::{Headers, Known, RequestHead, ResponseHead};
+use crate::proxy::hints::Hints;
 use crate::table::Timeouts;
 
 /// How much of a body goes in one piece.
 const PIECE_BYTES: usize = 32 << 10;
+
+/// How long a client may leave interim responses unread.
+const HINT_TIME_MAX: Duration = Duration::from_secs(30);
 
 type Piece = Result<Frame<Bytes>, ProxyError>;
 type Place = mpsc::OwnedPermit<Piece>;
@@ -158,16 +162,44 @@ impl Pump {
     }
 }
 
-/// Runs a future while the request's body flows.
+/// Runs a future while the request's body flows, and interim responses are passed on.
 pub(crate) async fn with_body<S: AsyncRead + AsyncWrite + Unpin, F: Future>(
     client: &mut Client<S>,
     pump: &mut Pump,
+    hints: &Hints,
     future: F,
 ) -> F::Output {
     let mut future = std::pin::pin!(future);
+    let (mut out, mut at, mut done) = (Vec::new(), 0, None);
     std::future::poll_fn(|cx| {
-        pump.poll(cx, client);
-        future.as_mut().poll(cx)
+        if at == out.len() {
+            pump.poll(cx, client);
+        }
+        if done.is_none()
+            && let Poll::Ready(outcome) = future.as_mut().poll(cx)
+        {
+            done = Some(outcome);
+        }
+        for hint in hints.take() {
+            if at == out.len() {
+                client.timer.set(after(Instant::now(), HINT_TIME_MAX));
+            }
+            write::interim(&mut out, &hint);
+        }
+        if at < out.len() {
+            // A client that is gone shows when it is answered.
+            let written = poll_write_from(cx, &mut client.io, &out, &mut at);
+            if written.is_pending() {
+                if !client.timer.poll_expired(cx) {
+                    return Poll::Pending;
+                }
+                // It reads nothing, and nothing can follow half of a head.
+                let _ = Pin::new(&mut client.io).poll_shutdown(cx);
+            }
+            at = out.len();
+            let _ = Pin::new(&mut client.io).poll_flush(cx);
+        }
+        done.take().map_or(Poll::Pending, Poll::Ready)
     })
     .await
 }

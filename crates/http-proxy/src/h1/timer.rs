@@ -22,6 +22,11 @@ impl Timer {
         Self { sleep: None, at }
     }
 
+    /// The deadline.
+    pub(crate) fn at(&self) -> Instant {
+        self.at
+    }
+
     /// Moves the deadline.
     pub(crate) fn set(&mut self, at: Instant) {
         self.at = at;

@@ -22,12 +22,15 @@ use crate::clock;
 use crate::error::{ErrorKind, ProxyError};
 use crate::h1::timer::{Timer, after};
 use crate::head::{Known, RequestHead, ResponseHead};
+use crate::proxy::hints::Hints;
 use crate::table::{Policy, Timeouts};
 use crate::upstream::Upstream;
 use crate::upstream::connect::Manner;
 
 /// How many requests share a connection before another is made.
 const STREAMS_MAX: u32 = 100;
+/// How many interim responses an endpoint may send.
+const INTERIM_MAX: u32 = 16;
 /// How many connections one endpoint gets.
 const CONNECTIONS_MAX: usize = 64;
 /// How much an endpoint may send ahead, per request and per connection.
@@ -281,8 +284,13 @@ impl H2Exchange {
         if self.body_taken { None } else { Some(self.body.take().unwrap_or_else(body::empty)) }
     }
 
-    /// The response's head.
-    pub(crate) async fn head(&mut self, head: &mut ResponseHead) -> Result<(), ProxyError> {
+    /// The response's head; interim ones go to the client.
+    pub(crate) async fn head(
+        &mut self,
+        head: &mut ResponseHead,
+        hints: Option<&Hints>,
+    ) -> Result<(), ProxyError> {
+        let mut interims = 0;
         let Some(request) = self.request.take() else {
             return Err(self.bad.unwrap_or(ErrorKind::Internal("asked twice")).into());
         };
@@ -314,6 +322,19 @@ impl H2Exchange {
                 self.set_timer(self.patience());
             }
             let Some(response) = &mut self.response else { return Poll::Pending };
+            // Whoever asks for the response itself loses what came before it.
+            while let Poll::Ready(Some(Ok(interim))) = response.poll_informational(cx) {
+                interims += 1;
+                if interims > INTERIM_MAX {
+                    let many = ErrorKind::BadResponse("too many interim responses");
+                    return Poll::Ready(Err(many.into()));
+                }
+                if let Some(hints) = hints {
+                    let mut head = ResponseHead::new(interim.status());
+                    head.headers.extend_from_map(interim.headers());
+                    hints.put(head);
+                }
+            }
             match Pin::new(response).poll(cx) {
                 Poll::Pending if self.timer.poll_expired(cx) => {
                     if self.waits_for_client() && !self.is_overdue() {

@@ -80,6 +80,20 @@ pub fn request_head(
 
 /// A response's head for the wire.
 pub fn response(head: &ResponseHead) -> Response<()> {
+    let (mut response, dated) = undated(head);
+    if !dated && let Ok(now) = write::with_date(HeaderValue::from_str) {
+        response.headers_mut().insert(http::header::DATE, now);
+    }
+    response
+}
+
+/// Likewise, one that another follows.
+pub fn interim(head: &ResponseHead) -> Response<()> {
+    undated(head).0
+}
+
+/// As it came; and whether it says when.
+fn undated(head: &ResponseHead) -> (Response<()>, bool) {
     let mut response = Response::new(());
     *response.status_mut() = head.status;
     *response.version_mut() = Version::HTTP_2;
@@ -96,10 +110,7 @@ pub fn response(head: &ResponseHead) -> Response<()> {
             headers.append(name, value);
         }
     }
-    if !dated && let Ok(now) = write::with_date(HeaderValue::from_str) {
-        headers.insert(http::header::DATE, now);
-    }
-    response
+    (response, dated)
 }
 
 /// A request for an endpoint. Its fields are those that our HTTP/1.1 code writes, so that endpoints

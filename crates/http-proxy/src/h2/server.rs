@@ -29,7 +29,10 @@ use crate::h1::serve::{Stop, give_back, take_exchange};
 use crate::h1::timer::{Timer, after};
 use crate::h1::tunnel;
 use crate::head::{ClientInfo, Known, RequestHead, ResponseHead, Scheme};
+use crate::idle::Idle;
+use crate::pace::{Answered, Pace, paced};
 use crate::proxy::attempts::Attempts;
+use crate::proxy::hints::Hints;
 use crate::proxy::{Decision, HttpProxy, Outcome};
 use crate::reply::Reply;
 use crate::upstream::connect::Io;
@@ -53,6 +56,9 @@ const TAKEN_BACK_MAX: u32 = 200;
 
 /// How long a client that has said GOAWAY is waited for, when nothing of its runs any more.
 const LEAVING_IDLE: Duration = Duration::from_secs(1);
+
+/// How long a client may take to read that its connection is at an end, when others need its place.
+const GIVING_WAY_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Serves a connection until either side closes it. `io` begins with the client's preface.
 pub async fn serve<S: Io>(
@@ -80,6 +86,7 @@ pub async fn serve<S: Io>(
     let idle = settings.timeouts.keep_alive;
     let session = Arc::new(Session { proxy, info, scheme, taken_back: AtomicU32::new(0) });
     let mut running = Running {
+        seat: session.proxy.idle().enter(),
         connection,
         streams: FuturesUnordered::new(),
         session,
@@ -125,6 +132,7 @@ struct Running<S> {
     idle: Duration,
     leaving: Leaving,
     closing: bool,
+    seat: Idle,
 }
 
 impl<S: Io> Running<S> {
@@ -160,6 +168,7 @@ impl<S: Io> Running<S> {
                 progress = true;
             }
             if progress {
+                self.seat.is_busy();
                 self.timer.set(after(Instant::now(), self.idle));
                 continue;
             }
@@ -171,6 +180,16 @@ impl<S: Io> Running<S> {
                 self.closing = true;
                 self.connection.graceful_shutdown();
                 self.timer.set(after(Instant::now(), Duration::from_secs(5)));
+                continue;
+            }
+            if self.streams.is_empty()
+                && !self.closing
+                && self.seat.is_to_leave(self.timer.at(), cx)
+            {
+                // Others need its place.
+                self.closing = true;
+                self.connection.abrupt_shutdown(Reason::NO_ERROR);
+                self.timer.set(after(Instant::now(), GIVING_WAY_TIME_MAX));
                 continue;
             }
             return Poll::Pending;
@@ -270,8 +289,9 @@ async fn answer(
     }
     match decision {
         Decision::Forward(forwarding) => {
+            let hints = Hints::default();
             let mut state = Attempts::new(&forwarding, begun);
-            state.now = now;
+            (state.now, state.hints) = (now, Some(&hints));
             forward(&mut stream, head, body, websocket, state).await;
         }
         Decision::Reply(reply, route) => {
@@ -318,9 +338,15 @@ async fn forward(
     let (status, error) = if websocket {
         Box::pin(open_websocket(stream, head, body, &mut state, idle)).await
     } else {
-        let body = if body.is_end_stream() { body::empty() } else { body.boxed_unsync() };
+        let (body, answered) = if body.is_end_stream() {
+            (body::empty(), Answered::default())
+        } else {
+            let pace = Pace::new(proxy.settings().body_bytes_per_s_min, head);
+            paced(body.boxed_unsync(), pace)
+        };
+        let hints = state.hints;
         let asked = std::pin::pin!(proxy.respond(head, body, &mut state));
-        match stream.unless_reset(asked).await {
+        match stream.unless_reset_hinting(asked, hints).await {
             None => (ErrorKind::ClientGone.status(), Some(ErrorKind::ClientGone)),
             Some(Err(error)) => {
                 let mut reply = Reply::error(error.kind, Some(head));
@@ -332,6 +358,7 @@ async fn forward(
                 (error.status(), Some(error.kind))
             }
             Some(Ok((response, body))) => {
+                answered.set();
                 let sent = stream.pass_on(head, &response, body, idle).await;
                 (response.status, sent.err())
             }
@@ -394,10 +421,24 @@ impl Answering<'_> {
     /// Waits, unless the client takes the request back.
     async fn unless_reset<T>(
         &mut self,
+        work: Pin<impl DerefMut<Target: Future<Output = T>>>,
+    ) -> Option<T> {
+        self.unless_reset_hinting(work, None).await
+    }
+
+    /// Likewise, and passes interim responses on.
+    async fn unless_reset_hinting<T>(
+        &mut self,
         mut work: Pin<impl DerefMut<Target: Future<Output = T>>>,
+        hints: Option<&Hints>,
     ) -> Option<T> {
         std::future::poll_fn(|cx| {
-            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+            let polled = work.as_mut().poll(cx);
+            for hint in hints.map(Hints::take).unwrap_or_default() {
+                // Whoever cannot take it is told nothing, and answered all the same.
+                let _ = self.respond.send_informational(convert::interim(&hint));
+            }
+            if let Poll::Ready(done) = polled {
                 return Poll::Ready(Some(done));
             }
             if self.respond.poll_reset(cx).is_ready() {

@@ -6,6 +6,7 @@ use std::time::Instant;
 use http::{Method, StatusCode};
 
 use super::forward::is_gateway_error;
+use super::hints::Hints;
 use super::{Forwarding, HttpProxy, Outcome};
 use crate::balance::Peer;
 use crate::cache::Fetch;
@@ -36,6 +37,8 @@ pub(crate) struct Attempts<'a> {
     pub(crate) cache: Option<CacheUse>,
     /// Whatever status comes is meant: nothing is tried again for it, and nobody blamed.
     pub(crate) any_status: bool,
+    /// Where interim responses go, if the client can be told.
+    pub(crate) hints: Option<&'a Hints>,
 }
 
 /// How often a kept connection may turn out to be closed before that counts as a try.
@@ -58,6 +61,7 @@ impl<'a> Attempts<'a> {
             fetch: None,
             cache: None,
             any_status: false,
+            hints: None,
         }
     }
 

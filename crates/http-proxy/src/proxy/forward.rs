@@ -172,7 +172,7 @@ async fn attempt(
     let now = if connection.reused { begun } else { Instant::now() };
     let mut exchange = Exchange::new(connection, flight, request, body, policy, now, overall);
     let mut response = ResponseHead::with_room();
-    match exchange.head(&request.method, &mut response).await {
+    match exchange.head(&request.method, &mut response, attempts.hints).await {
         Ok(framing) => {
             attempts.answered = exchange.answered;
             let retried = attempts.retry_statuses(&request.method);
@@ -201,7 +201,7 @@ async fn attempt_multiplexed(
     attempts: &mut Attempts<'_>,
 ) -> Result<(ResponseHead, Body), (ProxyError, Option<Body>)> {
     let mut response = ResponseHead::default();
-    if let Err(error) = exchange.head(&mut response).await {
+    if let Err(error) = exchange.head(&mut response, attempts.hints).await {
         attempts.failed(peer, &error, false);
         return Err((error, exchange.take_body()));
     }

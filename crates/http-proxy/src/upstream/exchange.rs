@@ -22,6 +22,7 @@ use crate::h1::parse::{self, BodyLength, ResponseFraming};
 use crate::h1::timer::after;
 use crate::h1::write;
 use crate::head::{Headers, RequestHead, ResponseHead};
+use crate::proxy::hints::Hints;
 use crate::table::{Policy, Timeouts};
 
 /// How large the head of a response may be.
@@ -194,14 +195,15 @@ impl Exchange {
         }
     }
 
-    /// Sends the request and waits for the head of the response.
+    /// Sends the request and waits for the head of the response; interim ones go to the client.
     pub(crate) async fn head(
         &mut self,
         asked: &Method,
         response: &mut ResponseHead,
+        hints: Option<&Hints>,
     ) -> Result<ResponseFraming, ProxyError> {
         std::future::poll_fn(|cx| {
-            let outcome = self.poll_head(cx, asked, response);
+            let outcome = self.poll_head(cx, asked, response, hints);
             if outcome.is_pending() && self.progress {
                 self.progress = false;
                 self.set_timer(Instant::now(), self.patience());
@@ -247,6 +249,7 @@ impl Exchange {
         cx: &mut Context<'_>,
         asked: &Method,
         response: &mut ResponseHead,
+        hints: Option<&Hints>,
     ) -> Poll<Result<ResponseFraming, ProxyError>> {
         if let Poll::Ready(Err(error)) = self.poll_send(cx) {
             return Poll::Ready(Err(error));
@@ -268,6 +271,9 @@ impl Exchange {
                         if self.interims > INTERIM_MAX {
                             let many = ErrorKind::BadResponse("too many interim responses");
                             return Poll::Ready(Err(many.into()));
+                        }
+                        if let Some(hints) = hints {
+                            hints.put(response.clone());
                         }
                         continue;
                     }

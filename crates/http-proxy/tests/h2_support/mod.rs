@@ -27,6 +27,8 @@ pub(crate) struct Proxy {
     pub(crate) proxy: Arc<HttpProxy>,
     pub(crate) plain: SocketAddr,
     pub(crate) tls: SocketAddr,
+    /// Of `a.example`, by its own authority.
+    pub(crate) certificate_pem: String,
     pub(crate) server: Server,
 }
 
@@ -59,7 +61,7 @@ pub(crate) fn proxy(backend: BackendSpec, policy: Policy, trusted: &[&str]) -> P
         Listener { sockets: tls, handler: handler(Front::tls(trust(), acceptor)) },
     ];
     let server = Server::start(&proxy, listeners, 2).expect("start");
-    Proxy { proxy, plain: plain_at, tls: tls_at, server }
+    Proxy { proxy, plain: plain_at, tls: tls_at, certificate_pem: made.cert.pem(), server }
 }
 
 pub(crate) fn before(backend: &Backend) -> Proxy {

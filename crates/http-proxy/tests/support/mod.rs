@@ -305,6 +305,27 @@ pub(crate) async fn read_response(stream: &mut TcpStream) -> String {
     }
 }
 
+/// How many others there are while somebody misbehaves.
+pub(crate) const OTHERS: usize = 50;
+/// How long each of them may wait: far longer than it does, and less than whoever misbehaves takes.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Others, one after the other: each is answered, and soon.
+pub(crate) async fn others_are_served(address: SocketAddr, target: &str) {
+    let request =
+        format!("GET {target} HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n");
+    for number in 0..OTHERS {
+        let asking = async {
+            let mut stream = TcpStream::connect(address).await.expect("connect");
+            stream.write_all(request.as_bytes()).await.expect("write");
+            read_all(&mut stream).await
+        };
+        let answer = tokio::time::timeout(SOON, asking).await;
+        let answer = answer.unwrap_or_else(|_| panic!("other {number} had to wait"));
+        assert!(answer.ends_with("hello"), "{answer:.300}");
+    }
+}
+
 /// Raises the bound of open files to this, or fails: fewer connections would prove less.
 pub(crate) fn allow_descriptors(wanted: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

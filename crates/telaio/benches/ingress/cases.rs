@@ -63,6 +63,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let rig = Rig::new()?;
     let backend = rig.backend()?;
     let cases = CASES.iter().any(|case| plan.wants(case.name));
+    println!("Versions: {}.\n", versions(&plan).join(", "));
     if cases || plan.wants("latency") || plan.wants("memory") {
         let mut proxies = Vec::new();
         for kind in [Kind::Ours].into_iter().chain(plan.beside.iter().copied()) {
@@ -93,6 +94,27 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// What is measured, with its version.
+fn versions(plan: &Plan) -> Vec<String> {
+    let all = [Kind::Ours].into_iter().chain(plan.beside.iter().copied());
+    let all = all.chain(plan.wants("cache").then_some(Kind::Varnish));
+    all.filter_map(|kind| Some(format!("{} {}", kind.name(), kind.version()?))).collect()
+}
+
+/// Whether a figure is as it should be.
+pub(crate) fn verdict(figure: f64, bar: f64) -> &'static str {
+    if figure <= bar { "met" } else { "**missed**" }
+}
+
+/// The median of costs; a failed request is told, for it was cheap.
+pub(crate) fn costs_of(name: &str, figures: Vec<(f64, u64)>) -> Spread {
+    let failed: u64 = figures.iter().map(|(_, failed)| failed).sum();
+    if failed > 0 {
+        println!("**{name}: {failed} requests failed.**\n");
+    }
+    Spread::of(figures.into_iter().map(|(cost, _)| cost).collect())
+}
+
 /// Interleaved rounds of a measurement, over several proxies.
 pub(crate) fn rounds<T>(
     count: usize,
@@ -115,20 +137,30 @@ fn costs(plan: &Plan, proxies: &[(Kind, Running)]) -> Result<()> {
         plan.rounds, plan.seconds
     );
     let names: Vec<_> = proxies.iter().map(|(kind, _)| kind.name()).collect();
-    println!("| load | {} | telaio ÷ better of nginx, HAProxy | bar |", names.join(" | "));
-    println!("|---|{}---|---|", "---|".repeat(names.len()));
+    println!("| load | {} | telaio ÷ better of nginx, HAProxy | bar | |", names.join(" | "));
+    println!("|---|{}---|---|---|", "---|".repeat(names.len()));
+    let mut failures = Vec::new();
     for case in CASES.into_iter().filter(|case| plan.wants(case.name)) {
         for (_, running) in proxies {
             // Connections and caches warm up.
             load(case, running, 1, None)?;
         }
         let figures = rounds(plan.rounds, proxies, |on| cost(case, on, plan.seconds, None))?;
-        let spreads: Vec<_> = figures.into_iter().map(Spread::of).collect();
+        for ((kind, _), own) in proxies.iter().zip(&figures) {
+            let failed: u64 = own.iter().map(|(_, failed)| failed).sum();
+            if failed > 0 {
+                failures.push(format!("{} {failed} ({})", kind.name(), case.what));
+            }
+        }
+        let medians = |own: Vec<(f64, u64)>| Spread::of(own.into_iter().map(|it| it.0).collect());
+        let spreads: Vec<_> = figures.into_iter().map(medians).collect();
         let cells: Vec<_> = spreads.iter().map(|spread| spread.show(1)).collect();
         let share = spreads[0].median / best(proxies, &spreads);
-        println!("| {} | {} | **{share:.2}** | {:.2} |", case.what, cells.join(" | "), case.bar);
+        let (cells, verdict) = (cells.join(" | "), verdict(share, case.bar));
+        println!("| {} | {cells} | **{share:.2}** | {:.2} | {verdict} |", case.what, case.bar);
     }
-    println!();
+    let failures = if failures.is_empty() { "none".to_owned() } else { failures.join(", ") };
+    println!("\nFailed requests: {failures}.\n");
     Ok(())
 }
 
@@ -169,7 +201,8 @@ fn latency(plan: &Plan, backend: &Running, proxies: &[(Kind, Running)]) -> Resul
     }
     let p99: Vec<_> = spreads.iter().map(|all| all[1]).collect();
     let share = p99[0].median / best(proxies, &p99);
-    println!("\np99 of telaio ÷ better of nginx, HAProxy: **{share:.2}** (bar 1.00).\n");
+    let verdict = verdict(share, 1.0);
+    println!("\np99 of telaio ÷ better of nginx, HAProxy: **{share:.2}** (bar 1.00: {verdict}).\n");
     Ok(())
 }
 
@@ -182,9 +215,12 @@ fn cached(plan: &Plan, rig: &Rig) -> Result<()> {
         load(CACHE, on, 1, None)?;
     }
     let figures = rounds(plan.rounds, &running, |on| cost(CACHE, on, plan.seconds, None))?;
+    let spreads = running.iter().zip(figures);
+    let spreads = spreads.map(|((kind, _), own)| (kind.name(), costs_of(kind.name(), own)));
+    let spreads: Vec<_> = spreads.collect();
     println!("| {} | CPU µs per request |\n|---|---|", CACHE.what);
-    for ((kind, _), figures) in running.iter().zip(figures) {
-        println!("| {} | {} |", kind.name(), Spread::of(figures).show(1));
+    for (name, spread) in spreads {
+        println!("| {name} | {} |", spread.show(1));
     }
     println!();
     Ok(())

@@ -48,8 +48,20 @@ pub(crate) const CASES: [Case; 5] = [
     },
 ];
 
-/// Puts a load on a proxy; how many requests it answered.
-pub(crate) fn load(case: Case, on: &Running, seconds: u32, host: Option<&str>) -> Result<u64> {
+/// What came of a load.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outcome {
+    /// Requests that were answered as they should be.
+    good: u64,
+    /// Connections that broke, time-outs, other statuses.
+    failed: u64,
+}
+
+/// Connections of a load.
+const LOAD_CONNECTIONS: u64 = 32;
+
+/// Puts a load on a proxy.
+pub(crate) fn load(case: Case, on: &Running, seconds: u32, host: Option<&str>) -> Result<Outcome> {
     let url = match case.how {
         How::Tls | How::H2 => format!("https://127.0.0.1:{}{}", on.https, case.path),
         How::Plain | How::Connect => format!("http://127.0.0.1:{}{}", on.http, case.path),
@@ -59,7 +71,7 @@ pub(crate) fn load(case: Case, on: &Running, seconds: u32, host: Option<&str>) -
     if case.how == How::H2 {
         command.args(["-t1", "-c16", "-m8", "-D", &seconds.to_string(), &url]);
     } else {
-        command.args(["-t1", "-c32", &format!("-d{seconds}s")]);
+        command.args(["-t1", &format!("-c{LOAD_CONNECTIONS}"), &format!("-d{seconds}s")]);
         if case.how == How::Connect {
             command.args(["-H", "Connection: close"]);
         }
@@ -70,29 +82,56 @@ pub(crate) fn load(case: Case, on: &Running, seconds: u32, host: Option<&str>) -
     }
     let output = command.output().with_context(|| format!("{program} is missing"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let bad = text.lines().find(|line| {
-        // wrk counts the last connections of a run that closes each as errors of reading.
-        let errors = line.contains("Socket errors") && case.how != How::Connect;
-        errors || line.contains("Non-2xx")
-    });
-    if let Some(bad) = bad {
-        bail!("{} on {url}: {bad}", case.name);
-    }
-    let count = if case.how == How::H2 {
-        text.lines()
-            .find_map(|line| line.strip_prefix("status codes: ")?.split(' ').next()?.parse().ok())
-    } else {
-        text.lines().find_map(|line| line.trim().split_once(" requests in")?.0.parse().ok())
+    let outcome = match case.how {
+        How::H2 => of_h2load(&text),
+        // The last connections of a run are closed under wrk's hands, which it takes for errors of reading.
+        How::Connect => of_wrk(&text, LOAD_CONNECTIONS),
+        How::Plain | How::Tls => of_wrk(&text, 0),
     };
-    let count = count.filter(|count| *count > 0);
-    count.with_context(|| format!("{} on {url} served nothing: {text}", case.name))
+    let outcome = outcome.filter(|outcome| outcome.good > 0);
+    outcome.with_context(|| format!("{} on {url} served nothing: {text}", case.name))
 }
 
-/// CPU µs per request under a load.
-pub(crate) fn cost(case: Case, on: &Running, seconds: u32, host: Option<&str>) -> Result<f64> {
+/// The number before a word.
+fn before(line: &str, word: &str) -> Option<u64> {
+    line.split_once(word)?.0.trim_end().rsplit([' ', ',']).next()?.parse().ok()
+}
+
+/// The number behind a word.
+fn behind(line: &str, word: &str) -> Option<u64> {
+    line.split_once(word)?.1.trim_start().split([' ', ',']).next()?.parse().ok()
+}
+
+fn of_h2load(text: &str) -> Option<Outcome> {
+    let codes = text.lines().find_map(|line| line.strip_prefix("status codes: "))?;
+    let requests = text.lines().find(|line| line.starts_with("requests: "))?;
+    let others = [" 3xx", " 4xx", " 5xx"].into_iter().filter_map(|class| before(codes, class));
+    // One that failed is counted as such, and once more for why.
+    let failed = before(requests, " failed").unwrap_or(0) + others.sum::<u64>();
+    Some(Outcome { good: before(codes, " 2xx")?, failed })
+}
+
+fn of_wrk(text: &str, closed: u64) -> Option<Outcome> {
+    let line = |what: &str| text.lines().find(|line| line.contains(what));
+    let all = before(line(" requests in")?, " requests in")?;
+    let others = line("Non-2xx").and_then(|line| behind(line, "responses:")).unwrap_or(0);
+    let broken = line("Socket errors").map_or(0, |line| {
+        let of = |what: &str| behind(line, what).unwrap_or(0);
+        of("connect") + of("read").saturating_sub(closed) + of("write") + of("timeout")
+    });
+    Some(Outcome { good: all.saturating_sub(others), failed: others + broken })
+}
+
+/// CPU µs per request under a load, and how many failed.
+pub(crate) fn cost(
+    case: Case,
+    on: &Running,
+    seconds: u32,
+    host: Option<&str>,
+) -> Result<(f64, u64)> {
     let before = on.cpu_ns()?;
-    let count = load(case, on, seconds, host)?;
-    Ok((on.cpu_ns()? - before) as f64 / 1e3 / count as f64)
+    let Outcome { good, failed } = load(case, on, seconds, host)?;
+    Ok(((on.cpu_ns()? - before) as f64 / 1e3 / good as f64, failed))
 }
 
 /// Requests a second, where the rate is fixed, and over how many connections.

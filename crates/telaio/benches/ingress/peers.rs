@@ -51,6 +51,19 @@ impl Kind {
         }
     }
 
+    /// Its version, if it is installed and says so.
+    pub(crate) fn version(self) -> Option<String> {
+        let flag = match self {
+            Self::Ours | Self::Envoy => "--version",
+            Self::Nginx | Self::Haproxy => "-v",
+            Self::Traefik => "version",
+            Self::Varnish => "-V",
+        };
+        let output = std::process::Command::new(self.program()?).arg(flag).output().ok()?;
+        let said = [output.stdout, output.stderr].concat();
+        version_in(&String::from_utf8_lossy(&said)).map(str::to_owned)
+    }
+
     /// How it is run.
     pub(crate) fn args(self, rig: &Rig, ports: (u16, u16), cache: bool) -> Result<Vec<String>> {
         let backend = rig.backend_port;
@@ -76,6 +89,15 @@ impl Kind {
             Self::Varnish => varnish(ports.0, backend, &rig.path("varnish").display().to_string()),
         })
     }
+}
+
+/// The first number with points in it.
+fn version_in(said: &str) -> Option<&str> {
+    let is_version = |word: &&str| {
+        let first = |c: char| c.is_ascii_digit();
+        word.starts_with(first) && word.contains('.')
+    };
+    said.split(|c: char| !(c.is_ascii_alphanumeric() || c == '.')).find(is_version)
 }
 
 pub(crate) fn nginx_conf(name: &str, servers: &str) -> String {

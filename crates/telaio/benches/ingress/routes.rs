@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::cases::{Plan, rounds};
+use crate::cases::{Plan, costs_of, rounds, verdict};
 use crate::load::{GET, cost, load};
 use crate::ours;
 use crate::peers::Kind;
 use crate::rig::{Rig, Running, ask, free_port};
-use crate::usage::Spread;
 
 /// HAProxy takes two descriptors for each connection into account, and may have 20,000 in all.
 const IDLE_HAPROXY: usize = 9_500;
@@ -57,6 +56,10 @@ fn idle(port: u16, count: usize) -> Result<Vec<TcpStream>> {
     Ok(held)
 }
 
+/// What ten thousand routes may cost of ten, and what they may take.
+const SHARE_MAX: f64 = 1.05;
+const MEMORY_MIB_MAX: f64 = 100.0;
+
 /// How many Ingresses and services, and what they are called.
 const TABLES: [(usize, usize, &str); 3] = [
     (10, 10, "10, each with a service of its own"),
@@ -81,20 +84,30 @@ pub(crate) fn many(plan: &Plan, rig: &Rig) -> Result<()> {
         load(GET, on, 1, Some(host(on)))?;
     }
     let figures = rounds(plan.rounds, &all, |on| cost(GET, on, plan.seconds, Some(host(on))))?;
+    let figures: Vec<_> =
+        TABLES.iter().zip(figures).map(|((_, _, what), own)| costs_of(what, own)).collect();
     println!(
         "Ingresses, each of one host; resident MiB of agent + worker, each its share of what both have.\n\n\
          | Ingresses | CPU µs per request | resident MiB |\n|---|---|---|"
     );
-    let mut medians = Vec::new();
-    for (((_, _, what), own), (_, on)) in TABLES.iter().zip(figures).zip(&all) {
-        let spread = Spread::of(own);
-        println!("| {what} | {} | {} |", spread.show(1), shown(&on.resident_mib()?));
-        medians.push(spread.median);
+    let mut memory = Vec::new();
+    for (((_, _, what), spread), (_, on)) in TABLES.iter().zip(&figures).zip(&all) {
+        let resident = on.resident_mib()?;
+        println!("| {what} | {} | {} |", spread.show(1), shown(&resident));
+        memory.push(resident.iter().sum::<f64>());
     }
+    let shares = [1, 2].map(|place| figures[place].median / figures[0].median);
     println!(
-        "\nTen thousand cost **{:.2}** and **{:.2}** × ten (bar 1.05); the memory bar is 100 MiB.\n",
-        medians[1] / medians[0],
-        medians[2] / medians[0]
+        "\nTen thousand cost **{:.2}** and **{:.2}** × ten (bar {SHARE_MAX}: {}, {}) and take {:.0} and {:.0} MiB (bar \
+         {MEMORY_MIB_MAX:.0}: {}, {}).\n",
+        shares[0],
+        shares[1],
+        verdict(shares[0], SHARE_MAX),
+        verdict(shares[1], SHARE_MAX),
+        memory[1],
+        memory[2],
+        verdict(memory[1], MEMORY_MIB_MAX),
+        verdict(memory[2], MEMORY_MIB_MAX),
     );
     Ok(())
 }

@@ -21,7 +21,6 @@ use crate::cli::RunArgs;
 use crate::exit::CommandError;
 use crate::monitor::Monitor;
 use crate::proxy_settings::ProxySettings;
-use crate::state_dir::StateDir;
 use crate::triggers::Triggers;
 
 /// The best backend for this machine.
@@ -79,7 +78,7 @@ pub(crate) fn start_services(
     args: &RunArgs,
     backend: &'static str,
     proxy: ProxySettings,
-    _: &StateDir,
+    _: &Path,
     triggers: Option<Arc<Triggers>>,
     monitor: &Arc<Monitor>,
 ) -> Result<Option<Arc<Services>>, CommandError> {

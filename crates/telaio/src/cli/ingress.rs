@@ -66,6 +66,16 @@ pub(crate) struct IngressArgs {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) ingress_threads: Option<u16>,
 
+    /// How many connections of clients there may be; beyond, those that are idle for longest give way
+    #[arg(long, value_name = "NUMBER", default_value_t = 65_536,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) ingress_connections_max: u32,
+
+    /// How many bytes per second of a request's body a client must send at least, on average; 0 asks for
+    /// nothing
+    #[arg(long, value_name = "BYTES", default_value_t = 240)]
+    pub(crate) ingress_body_rate_min: u32,
+
     /// How long to serve on when told to end, not ready any more, before the ports are closed
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0s")]
     pub(crate) drain_delay: Duration,

@@ -1,27 +1,29 @@
 //! `telaio run`: the node agent.
 
-#[cfg(unix)]
-use std::os::unix::net::UnixStream;
+mod places;
+mod planes;
+
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use telaio_api::sets;
 use telaio_model::Kind;
-#[cfg(target_os = "linux")]
-use telaio_reconcile::PacerConfig;
 use telaio_reconcile::SyncHandle;
-use telaio_reconcile::kpng::Sink;
 use telaio_source::{SourceSpec, Status};
 use tokio::time::Instant;
 use tonic::transport::ServerTlsConfig;
 
+use self::places::Places;
+use self::planes::set_up;
+#[cfg(target_os = "linux")]
+use self::planes::{start_services, with_pods};
 use crate::api_server::ApiTask;
 use crate::backend::services::Services;
 #[cfg(not(target_os = "linux"))]
 use crate::backend::services::start_services;
-#[cfg(target_os = "linux")]
-use crate::backend::services::{self, ServicesSettings};
 use crate::backend::{self, BackendContext, SharedOutput};
 use crate::cli::{Command, RunArgs};
 use crate::exit::CommandError;
@@ -29,22 +31,19 @@ use crate::feeder::{Feeder, FeederEvent, ViewOrigin, wants_for};
 use crate::file_limit;
 use crate::gui::{self, AdminOptions, Programming, UrlAsking};
 #[cfg(unix)]
-use crate::ingress::{self, Handover, IngressPlane, LogFiles, PlaneOptions, Sockets, Told};
+use crate::ingress::{Handover, IngressPlane, LogFiles, Owned, PlaneOptions, Sockets, Told};
 use crate::logging::Logging;
 use crate::monitor::{Facts, Monitor};
 use crate::plane::{self, Plane};
 #[cfg(target_os = "linux")]
 use crate::pods::Pods;
 use crate::proxy_settings::ProxySettings;
-use crate::servers::{Servers, check_distinct};
+use crate::servers::{Ports, Servers, check_distinct, check_free};
 use crate::settings::Settings;
 use crate::shutdown::{Request, Requests};
-use crate::state_dir::{Part, StateDir};
+#[cfg(unix)]
+use crate::state_dir::Part;
 use crate::supply::{Supply, SupplyOptions, check_readable, view_options};
-#[cfg(target_os = "linux")]
-use crate::tee::Tee;
-#[cfg(target_os = "linux")]
-use crate::triggers::Triggers;
 
 /// The backend that programs nothing.
 const VIEW: &str = "view";
@@ -80,34 +79,26 @@ pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandE
             tracing::warn!("{warning}");
         }
     }
-    #[cfg(unix)]
-    let sockets = ingress_sockets(args)?;
-    let locks = lock_state(args)?;
+    let mut places = Places::take(args, &spec)?;
     let runtime = super::runtime()?;
     let outcome = runtime.block_on(async {
-        let locks = locks;
-        let Some(state_dir) = locks.first() else {
-            return Err(CommandError::bad_input("--planes names nothing to do"));
-        };
         // First, so that no signal finds us deaf.
         let mut requests = Requests::listen(settings.file())?;
         let planned = Planned { args, node, backend, proxy, spec: &spec, tls };
-        let mut agent = Agent::start(planned, state_dir).await?;
-        #[cfg(unix)]
-        if let Some(sockets) = sockets {
-            agent.start_ingress(args, sockets, state_dir).await?;
-        }
+        let Some(mut agent) = start(planned, &mut places, &mut requests).await? else {
+            return Ok(());
+        };
         let outcome = agent.work(&mut requests, &mut settings, &logging).await;
         #[cfg(unix)]
         {
-            let (plane, taken_by) = (agent.ingress.take(), agent.taken_by.take());
+            let plane = agent.ingress.take();
             if let Some(plane) = &plane {
                 // Before the state directory is free: who comes next may want the ports.
                 plane.close().await;
             }
             drop(agent);
             // Whoever took over may go on; only requests that run are still ours.
-            drop((locks, taken_by));
+            drop(places);
             if let Some(plane) = plane {
                 plane.drain().await;
             }
@@ -119,6 +110,93 @@ pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandE
     outcome
 }
 
+/// Starts everything, in the order in which an agent before us loses nothing should it fail: what can be
+/// checked first, then the source and the ingress beside that agent's, and what it has to give up last. None
+/// if we were told to end before.
+async fn start(
+    planned: Planned<'_>,
+    places: &mut Places,
+    requests: &mut Requests,
+) -> Result<Option<Agent>, CommandError> {
+    let (args, spec) = (planned.args, planned.spec);
+    let ports = if args.once { None } else { Some(ports(args, spec, places)?) };
+    #[cfg(unix)]
+    let sockets = places.sockets(args)?;
+    let read_only = places.are_addresses_to_come();
+    #[cfg_attr(not(unix), expect(unused_mut, reason = "there is nobody to take over from"))]
+    let mut origin = Origin::open(args, spec, places.state_dir(), read_only).await?;
+    #[cfg(unix)]
+    let ingress = match sockets {
+        None => None,
+        Some(sockets) => {
+            let told = told(&planned).await?;
+            let plane = start_ingress(&planned, &origin.view, told, sockets, places.state_dir())?;
+            if !places.go(&plane, origin.supply.as_mut(), requests).await? {
+                plane.leave().await;
+                return Ok(None);
+            }
+            if read_only {
+                // From now on it is ours to say who has which address.
+                let ours = Origin::open(args, spec, places.state_dir(), false).await?;
+                plane.follow(ours.view.clone());
+                origin = ours;
+            }
+            Some(plane)
+        }
+    };
+    #[cfg(not(unix))]
+    let _ = requests;
+    let mut agent = Agent::start(planned, origin, ports, places.state_dir()).await?;
+    #[cfg(unix)]
+    if let Some(plane) = ingress {
+        agent.keep_ingress(plane, args, places.state_dir())?;
+    }
+    Ok(Some(agent))
+}
+
+/// The ports of the servers; all that is asked for is ours, or will be.
+fn ports(args: &RunArgs, spec: &SourceSpec, places: &Places) -> Result<Ports, CommandError> {
+    gui::check(&args.listen, places.state_dir(), spec)?;
+    if let Some(address) = args.api_listen {
+        check_free("--api-listen", address, places.ports_to_come())?;
+    }
+    Ok(Ports::take(&args.listen, places.ports_to_come())?)
+}
+
+/// Who is told of the ingress' Ingresses.
+#[cfg(unix)]
+async fn told(planned: &Planned<'_>) -> Result<Told, CommandError> {
+    match planned.spec {
+        SourceSpec::Kube(kubeconfig) => {
+            let client = telaio_source::kube::client(kubeconfig.clone()).await;
+            let client = client.map_err(|error| CommandError::BadInput(error.into()))?;
+            Ok(Told::start(client, planned.args.ingress.status_settings(&planned.node)))
+        }
+        SourceSpec::Dir(_) | SourceSpec::Brain(_) => Ok(Told::default()),
+    }
+}
+
+/// Starts the ingress plane on these sockets. It does not serve yet.
+#[cfg(unix)]
+fn start_ingress(
+    planned: &Planned<'_>,
+    view: &ViewOrigin,
+    told: Told,
+    sockets: Sockets,
+    state_dir: &Path,
+) -> Result<IngressPlane, CommandError> {
+    let Planned { args, node, spec, .. } = planned;
+    let options = PlaneOptions {
+        worker: args.ingress.worker_settings(spec, &args.log, state_dir)?,
+        own_process: args.ingress.own_process(),
+        origin: view.clone(),
+        node: node.as_str().into(),
+        told,
+        log_files: LogFiles::new(args.ingress.watch.access_log.clone())?,
+    };
+    Ok(IngressPlane::start(options, sockets))
+}
+
 /// How services are programmed. Whoever asks for neither them nor pods still wants the view to be followed.
 fn services_backend(args: &RunArgs) -> Result<Option<&'static str>, CommandError> {
     if args.planes.contains(&Plane::Services) {
@@ -128,7 +206,7 @@ fn services_backend(args: &RunArgs) -> Result<Option<&'static str>, CommandError
 }
 
 /// The flags that ask for ports, with what they ask for.
-fn listen_flags(args: &RunArgs) -> Vec<(&'static str, std::net::SocketAddr)> {
+fn listen_flags(args: &RunArgs) -> Vec<(&'static str, SocketAddr)> {
     #[cfg_attr(not(unix), expect(unused_mut, reason = "nothing else listens there"))]
     let mut flags = args.listen.with_api(args.api_listen);
     #[cfg(unix)]
@@ -139,19 +217,6 @@ fn listen_flags(args: &RunArgs) -> Vec<(&'static str, std::net::SocketAddr)> {
     flags
 }
 
-/// The sockets of the ingress plane: those of the agent before us, or new ones.
-#[cfg(unix)]
-fn ingress_sockets(args: &RunArgs) -> Result<Option<Sockets>, CommandError> {
-    if args.once || !args.planes.contains(&Plane::Ingress) {
-        return Ok(None);
-    }
-    if let Some(sockets) = ingress::claim(&args.state.state_dir)? {
-        return Ok(Some(sockets));
-    }
-    let ingress = &args.ingress;
-    Ok(Some(ingress::listen(ingress.http_listen, ingress.https_listen, ingress.threads())?))
-}
-
 fn check_planes(planes: &[Plane]) -> Result<(), CommandError> {
     match planes.iter().find(|plane| !Plane::RUNNABLE.contains(plane)) {
         None => Ok(()),
@@ -160,15 +225,6 @@ fn check_planes(planes: &[Plane]) -> Result<(), CommandError> {
             plane::names(Plane::RUNNABLE).join(", ")
         ))),
     }
-}
-
-/// Each plane has its own agent, whatever else that agent manages.
-fn lock_state(args: &RunArgs) -> Result<Vec<StateDir>, CommandError> {
-    let mut planes = args.planes.clone();
-    planes.sort();
-    planes.dedup();
-    let lock = |plane: Plane| Ok(StateDir::lock(&args.state.state_dir, Part::Plane(plane))?);
-    planes.into_iter().map(lock).collect()
 }
 
 /// What was decided before anything starts.
@@ -194,7 +250,8 @@ impl Origin {
     async fn open(
         args: &RunArgs,
         spec: &SourceSpec,
-        state_dir: &StateDir,
+        state_dir: &Path,
+        state_read_only: bool,
     ) -> Result<Self, CommandError> {
         // Without an API to serve, another brain's view is all that we need of it.
         if let SourceSpec::Brain(url) = spec
@@ -211,8 +268,8 @@ impl Origin {
             source: args.source.clone(),
             planes: args.planes.clone(),
             tls: args.tls.clone(),
-            state_dir: Some(state_dir.path().to_owned()),
-            state_read_only: false,
+            state_dir: Some(state_dir.to_owned()),
+            state_read_only,
         };
         let supply = Supply::start(spec, &options).await?;
         let view = ViewOrigin::Store(Arc::clone(&supply.store), wants_for(&args.planes));
@@ -229,15 +286,6 @@ struct Agent {
     ingress: Option<IngressPlane>,
     #[cfg(unix)]
     handover: Option<Handover>,
-    /// Who took over: closed when we have let go.
-    #[cfg(unix)]
-    taken_by: Option<UnixStream>,
-    #[cfg(not(unix))]
-    taken_by: Option<()>,
-    #[cfg(unix)]
-    view: ViewOrigin,
-    #[cfg(unix)]
-    node: String,
     /// How long to serve on when told to end, for load balancers to see it.
     drain_delay: Option<Duration>,
     /// With `--once`: how long the first state may take, and when that is over.
@@ -255,22 +303,26 @@ struct Agent {
     #[cfg(target_os = "linux")]
     _pods: Option<Pods>,
     /// None with `--once`: nobody will ask, and another agent may have the ports.
-    _servers: Option<Servers>,
+    #[cfg_attr(not(unix), expect(dead_code, reason = "it serves as long as it is there"))]
+    servers: Option<Servers>,
 }
 
 impl Agent {
-    async fn start(planned: Planned<'_>, state_dir: &StateDir) -> Result<Self, CommandError> {
+    async fn start(
+        planned: Planned<'_>,
+        origin: Origin,
+        ports: Option<Ports>,
+        state_dir: &Path,
+    ) -> Result<Self, CommandError> {
         let Planned { args, node, backend: backend_name, proxy, spec, tls } = planned;
         let once = args.once.then(|| (args.timeout, Instant::now() + args.timeout));
-        let Origin { supply, view, source } = Origin::open(args, spec, state_dir).await?;
+        let Origin { supply, view, source } = origin;
         let store = supply.as_ref().map(|supply| Arc::clone(&supply.store));
         let monitor =
             Monitor::new(facts(args, &node, backend_name, spec), Arc::clone(&source), store);
         let pacing = args.pacing(backend_name.unwrap_or_default());
         monitor.set_sync_period(pacing.sync_period);
-        let servers = if args.once {
-            None
-        } else {
+        let servers = if let Some(ports) = ports {
             let programming = backend_name.zip(proxy.clone()).filter(|it| backend::programs(it.0));
             let options = AdminOptions {
                 monitor: Arc::clone(&monitor),
@@ -287,7 +339,9 @@ impl Agent {
                 asking: asking(args, spec, &view),
             };
             let admin = gui::admin(&args.listen, &args.state.state_dir, options).await?;
-            Some(Servers::start(&args.listen, &monitor, admin)?)
+            Some(Servers::start_on(ports, &monitor, admin)?)
+        } else {
+            None
         };
         let api = match (&supply, args.api_listen) {
             (Some(supply), Some(address)) => {
@@ -321,7 +375,7 @@ impl Agent {
         let Some(sink) = sink else {
             return Err(CommandError::bad_input("--planes names no plane"));
         };
-        let feeder = Feeder::start(view.clone(), sink, Arc::clone(&monitor))?;
+        let feeder = Feeder::start(view, sink, Arc::clone(&monitor))?;
         tracing::info!(node, source = %spec, backend = backend_name, "the agent runs");
         let spec = spec.clone();
         Ok(Self {
@@ -330,11 +384,6 @@ impl Agent {
             ingress: None,
             #[cfg(unix)]
             handover: None,
-            taken_by: None,
-            #[cfg(unix)]
-            view,
-            #[cfg(unix)]
-            node,
             drain_delay: drain_delay(args),
             once,
             feeder,
@@ -346,37 +395,26 @@ impl Agent {
             services,
             #[cfg(target_os = "linux")]
             _pods: pods,
-            _servers: servers,
+            servers,
         })
     }
 
-    /// Starts the ingress plane on these sockets.
+    /// Has the ingress plane from now on, and hands it over to whoever comes.
     #[cfg(unix)]
-    async fn start_ingress(
+    fn keep_ingress(
         &mut self,
+        plane: IngressPlane,
         args: &RunArgs,
-        sockets: Sockets,
-        state_dir: &StateDir,
+        state_dir: &Path,
     ) -> Result<(), CommandError> {
-        let told = match &self.spec {
-            SourceSpec::Kube(kubeconfig) => {
-                let client = telaio_source::kube::client(kubeconfig.clone()).await;
-                let client = client.map_err(|error| CommandError::BadInput(error.into()))?;
-                Told::start(client, args.ingress.status_settings(&self.node))
-            }
-            SourceSpec::Dir(_) | SourceSpec::Brain(_) => Told::default(),
-        };
-        let options = PlaneOptions {
-            worker: args.ingress.worker_settings(&self.spec, &args.log, state_dir.path())?,
-            own_process: args.ingress.own_process(),
-            origin: self.view.clone(),
-            node: self.node.as_str().into(),
-            told,
-            log_files: LogFiles::new(args.ingress.watch.access_log.clone())?,
-        };
-        let plane = IngressPlane::start(options, sockets);
+        let mut parts: Vec<Part> = args.planes.iter().copied().map(Part::Plane).collect();
+        if self.supply.is_some() && matches!(self.spec, SourceSpec::Dir(_)) {
+            parts.push(Part::Allocations);
+        }
+        let servers = self.servers.iter().flat_map(|servers| servers.addresses.all());
+        let owned = Owned::new(&parts, servers.chain(args.api_listen).collect());
         self.monitor.set_ingress(Arc::clone(plane.state()));
-        self.handover = Some(Handover::listen(state_dir.path(), Arc::clone(plane.sockets()))?);
+        self.handover = Some(Handover::listen(state_dir, Arc::clone(plane.sockets()), owned)?);
         self.ingress = Some(plane);
         Ok(())
     }
@@ -395,9 +433,8 @@ impl Agent {
         loop {
             tokio::select! {
                 () = until(leave_at) => return Ok(()),
-                link = taken_over(&mut handover) => {
+                () = taken_over(&mut handover) => {
                     tracing::info!("another agent took over; ending when the requests that run have");
-                    self.taken_by = Some(link);
                     return Ok(());
                 }
                 request = requests.next() => match request {
@@ -485,82 +522,6 @@ fn asking(args: &RunArgs, spec: &SourceSpec, view: &ViewOrigin) -> UrlAsking {
     asking
 }
 
-/// What is fed, if anything is.
-#[cfg(target_os = "linux")]
-type AnySink = Option<Box<dyn Sink>>;
-
-/// Makes the backend of the services plane and sets it up.
-fn set_up(name: &'static str, context: BackendContext) -> Result<Box<dyn Sink>, CommandError> {
-    let mut backend = backend::make(name, context)?;
-    backend
-        .setup()
-        .map_err(|error| CommandError::failed(format!("the backend {name} cannot run: {error}")))?;
-    Ok(backend.sink())
-}
-
-/// Starts the pods plane, if it was asked for, and lets it have its part of the view.
-#[cfg(target_os = "linux")]
-async fn with_pods(
-    args: &RunArgs,
-    node: &str,
-    spec: &SourceSpec,
-    state_dir: &StateDir,
-    pacing: PacerConfig,
-    monitor: &Monitor,
-    services: AnySink,
-) -> Result<(Option<Pods>, AnySink), CommandError> {
-    if !args.planes.contains(&Plane::Pods) {
-        return Ok((None, services));
-    }
-    let settings = args.pods.settings(node, state_dir.path(), pacing, !args.once);
-    let told = match spec {
-        SourceSpec::Kube(kubeconfig) => {
-            let client = telaio_source::kube::client(kubeconfig.clone()).await;
-            let client = client.map_err(|error| CommandError::BadInput(error.into()))?;
-            Some(crate::pods::Told { client, kubeconfig: kubeconfig.clone() })
-        }
-        SourceSpec::Dir(_) | SourceSpec::Brain(_) => None,
-    };
-    let (pods, objects) = Pods::start(settings, told)?;
-    monitor.set_pods(&pods);
-    let tee = Tee { node: node.into(), services, objects: Some(objects) };
-    Ok((Some(pods), Some(Box::new(tee))))
-}
-
-/// Starts what runs around a backend that programs services.
-#[cfg(target_os = "linux")]
-fn start_services(
-    args: &RunArgs,
-    backend: &'static str,
-    proxy: ProxySettings,
-    state_dir: &StateDir,
-    triggers: Option<Arc<Triggers>>,
-    monitor: &Arc<Monitor>,
-) -> Result<Option<Arc<Services>>, CommandError> {
-    if !backend::programs(backend) {
-        return Ok(None);
-    }
-    let mut proxy = proxy;
-    let families = services::families();
-    for family in proxy.config.families.iter().filter(|family| !families.contains(family)) {
-        tracing::warn!("this machine has no {family}; its services are not served");
-    }
-    proxy.config.families.retain(|family| families.contains(family));
-    let by_rules = backend == "iptables" && proxy.config.localhost_node_ports;
-    let settings = ServicesSettings {
-        config: Arc::new(proxy.config),
-        node_addresses: proxy.node_addresses,
-        flavor: args.proxy.iptables_flavor.into(),
-        ipvs: proxy.ipvs,
-        sysctls: args.proxy_host.sysctls(by_rules),
-        takeover: args.proxy_host.takeover,
-        stays: !args.once,
-        state_dir: state_dir.path().to_owned(),
-        triggers,
-    };
-    Services::start(backend, settings, monitor).map(Arc::new).map(Some)
-}
-
 /// Waits for the sync of the first state. One that fails gets as long as `--timeout` says, a minute at most.
 fn first_sync(handle: &SyncHandle, time_max: Duration) -> Result<(), CommandError> {
     let begun = std::time::Instant::now();
@@ -578,9 +539,9 @@ fn first_sync(handle: &SyncHandle, time_max: Duration) -> Result<(), CommandErro
     Ok(())
 }
 
-/// The link to who took the ingress over. Without an ingress, never. Cancel-safe.
+/// Ready when somebody took the ingress over. Without an ingress, never. Cancel-safe.
 #[cfg(unix)]
-async fn taken_over(handover: &mut Option<Handover>) -> UnixStream {
+async fn taken_over(handover: &mut Option<Handover>) {
     match handover {
         Some(handover) => handover.taken().await,
         None => std::future::pending().await,

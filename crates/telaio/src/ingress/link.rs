@@ -39,13 +39,16 @@ pub(crate) enum Kind {
     Ask = 5,
     /// A part of its answer: JSON.
     Answer = 6,
-    /// The worker is to end: JSON, whether somebody else has the sockets.
+    /// The worker is to end: JSON, which sockets somebody else goes on with.
     End = 7,
+    /// The worker is to accept connections as soon as it has routes: empty.
+    Go = 8,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
-        let all = [Self::Settings, Self::Op, Self::Report, Self::Ask, Self::Answer, Self::End];
+        let all =
+            [Self::Settings, Self::Op, Self::Report, Self::Ask, Self::Answer, Self::End, Self::Go];
         all.into_iter().find(|it| *it as u8 == byte)
     }
 }
@@ -61,6 +64,11 @@ impl Frame {
     /// A frame of JSON.
     pub(crate) fn json(kind: Kind, value: &impl Serialize) -> io::Result<Self> {
         Ok(Self { kind, bytes: serde_json::to_vec(value)? })
+    }
+
+    /// A frame that says all by its kind.
+    pub(crate) fn empty(kind: Kind) -> Self {
+        Self { kind, bytes: Vec::new() }
     }
 
     /// What it holds as JSON.
@@ -160,6 +168,11 @@ impl Sockets {
         self.https.first().and_then(|it| it.local_addr().ok()).map(|address| address.port())
     }
 
+    /// Lets people connect to those to which nobody can yet.
+    pub(crate) fn open(&self) -> io::Result<()> {
+        [&self.http, &self.https].into_iter().try_for_each(|it| telaio_http_proxy::server::open(it))
+    }
+
     /// Sends them. The socket must be in blocking mode.
     pub(crate) fn send(&self, to: impl AsFd) -> io::Result<()> {
         let all: Vec<BorrowedFd<'_>> =
@@ -205,62 +218,83 @@ impl Sockets {
     }
 }
 
+/// Which sockets somebody else goes on with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    pub(crate) http: bool,
+    pub(crate) https: bool,
+}
+
+impl Kept {
+    pub(crate) const NONE: Self = Self { http: false, https: false };
+    pub(crate) const BOTH: Self = Self { http: true, https: true };
+}
+
 /// The agent's own copies of the sockets, for its workers and for who takes over, until it ends.
 #[derive(Debug)]
 pub(crate) struct HeldSockets(Mutex<Holding>);
 
 #[derive(Debug)]
 enum Holding {
-    Ours(Arc<Sockets>),
-    /// Another agent has them, or is about to.
-    HandedOver(Arc<Sockets>),
-    LetGo {
-        handed_over: bool,
-    },
+    /// Ours; so many newcomers have copies and are not ready yet.
+    Ours(Arc<Sockets>, usize),
+    /// Another agent serves them.
+    HandedOver(Arc<Sockets>, Kept),
+    LetGo(Kept),
 }
 
 impl HeldSockets {
     pub(crate) fn new(sockets: Sockets) -> Self {
-        Self(Mutex::new(Holding::Ours(Arc::new(sockets))))
+        Self(Mutex::new(Holding::Ours(Arc::new(sockets), 0)))
     }
 
     /// The sockets, for a worker; none once they were let go.
     pub(crate) fn get(&self) -> Option<Arc<Sockets>> {
         match &*self.0.lock() {
-            Holding::Ours(sockets) | Holding::HandedOver(sockets) => Some(Arc::clone(sockets)),
-            Holding::LetGo { .. } => None,
+            Holding::Ours(sockets, _) | Holding::HandedOver(sockets, _) => {
+                Some(Arc::clone(sockets))
+            }
+            Holding::LetGo(_) => None,
         }
     }
 
-    /// The sockets for who takes over: from now on they are not closed for good.
-    pub(crate) fn begin_hand_over(&self) -> Option<Arc<Sockets>> {
-        let mut holding = self.0.lock();
-        let sockets = match &*holding {
-            Holding::Ours(sockets) | Holding::HandedOver(sockets) => Arc::clone(sockets),
-            Holding::LetGo { .. } => return None,
-        };
-        *holding = Holding::HandedOver(Arc::clone(&sockets));
-        Some(sockets)
-    }
-
-    /// Nobody took them after all.
-    pub(crate) fn keep(&self) {
-        let mut holding = self.0.lock();
-        if let Holding::HandedOver(sockets) = &*holding {
-            *holding = Holding::Ours(Arc::clone(sockets));
+    /// The sockets for a newcomer, if nobody has taken them over: until it [gives them
+    /// back](Self::give_back) they are not closed for good, for it may need them at any time.
+    pub(crate) fn lend(&self) -> Option<Arc<Sockets>> {
+        match &mut *self.0.lock() {
+            Holding::Ours(sockets, newcomers) => {
+                *newcomers += 1;
+                Some(Arc::clone(sockets))
+            }
+            Holding::HandedOver(..) | Holding::LetGo(_) => None,
         }
     }
 
-    /// Closes our copies; whether somebody else has the sockets.
-    pub(crate) fn let_go(&self) -> bool {
+    /// A newcomer is gone.
+    pub(crate) fn give_back(&self) {
+        if let Holding::Ours(_, newcomers) = &mut *self.0.lock() {
+            *newcomers = newcomers.saturating_sub(1);
+        }
+    }
+
+    /// A newcomer serves; false if another was quicker, or we have let go of them already.
+    pub(crate) fn hand_over(&self, kept: Kept) -> bool {
         let mut holding = self.0.lock();
-        let handed_over = match &*holding {
-            Holding::Ours(_) => false,
-            Holding::HandedOver(_) => true,
-            Holding::LetGo { handed_over } => *handed_over,
+        let Holding::Ours(sockets, _) = &*holding else { return false };
+        *holding = Holding::HandedOver(Arc::clone(sockets), kept);
+        true
+    }
+
+    /// Closes our copies; which of them somebody else goes on with.
+    pub(crate) fn let_go(&self) -> Kept {
+        let mut holding = self.0.lock();
+        let kept = match &*holding {
+            Holding::Ours(_, 0) => Kept::NONE,
+            Holding::Ours(..) => Kept::BOTH,
+            Holding::HandedOver(_, kept) | Holding::LetGo(kept) => *kept,
         };
-        *holding = Holding::LetGo { handed_over };
-        handed_over
+        *holding = Holding::LetGo(kept);
+        kept
     }
 }
 
@@ -292,20 +326,27 @@ mod tests {
     }
 
     #[test]
-    fn sockets_that_somebody_takes_are_not_closed_for_good() {
+    fn sockets_that_somebody_has_or_takes_are_not_closed_for_good() {
         let held = || {
             let http = TcpListener::bind("127.0.0.1:0").unwrap();
             HeldSockets::new(Sockets { http: vec![http], https: Vec::new() })
         };
         let ours = held();
-        assert!(!ours.let_go() && ours.get().is_none() && ours.begin_hand_over().is_none());
+        assert_eq!(ours.let_go(), Kept::NONE);
+        assert!(ours.get().is_none() && ours.lend().is_none() && !ours.hand_over(Kept::BOTH));
+        let lent = held();
+        assert!(lent.lend().is_some() && lent.lend().is_some() && lent.get().is_some());
+        lent.give_back();
+        assert_eq!(lent.let_go(), Kept::BOTH, "one newcomer still has them");
         let taken = held();
-        assert!(taken.begin_hand_over().is_some() && taken.get().is_some());
-        assert!(taken.let_go() && taken.let_go());
+        assert!(taken.lend().is_some());
+        let kept = Kept { http: true, https: false };
+        assert!(taken.hand_over(kept) && !taken.hand_over(Kept::BOTH) && taken.lend().is_none());
+        assert_eq!((taken.let_go(), taken.let_go()), (kept, kept));
         let refused = held();
-        assert!(refused.begin_hand_over().is_some());
-        refused.keep();
-        assert!(!refused.let_go());
+        assert!(refused.lend().is_some());
+        refused.give_back();
+        assert_eq!(refused.let_go(), Kept::NONE);
     }
 
     #[tokio::test]

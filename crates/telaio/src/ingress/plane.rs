@@ -1,12 +1,12 @@
 //! The plane: holds the sockets, feeds the worker, and starts another when one ends.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -23,6 +23,7 @@ use super::status::Told;
 use super::view::IngressView;
 use super::worker::{self, Report, WorkerSettings};
 use crate::feeder::ViewOrigin;
+use crate::servers::is_one_port_of;
 
 /// The shortest and the longest pause before a worker that ended is followed by another.
 const RESTART_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
@@ -38,7 +39,9 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(3);
 /// How the ingress is, for whoever asks.
 #[derive(Debug, Default)]
 pub(crate) struct IngressState {
-    serving: AtomicBool,
+    /// The worker has its first routes.
+    ready: watch::Sender<bool>,
+    serving: watch::Sender<bool>,
     routes: AtomicUsize,
     restarts: AtomicU64,
     /// The worker has closed its listening sockets.
@@ -83,7 +86,7 @@ impl IngressState {
 
     /// The first routes are loaded, and requests are served.
     pub(crate) fn is_serving(&self) -> bool {
-        self.serving.load(Ordering::Relaxed)
+        *self.serving.borrow()
     }
 
     /// How many routes there are.
@@ -108,22 +111,20 @@ pub(crate) struct PlaneOptions {
     pub(crate) log_files: LogFiles,
 }
 
-/// Makes the listening sockets, so many of each as there are threads.
-pub(crate) fn listen(http: SocketAddr, https: SocketAddr, threads: usize) -> Result<Sockets> {
-    let taken = |flag: &'static str, address: SocketAddr| {
-        move || format!("cannot listen on {address}; give another address with {flag}")
-    };
-    // Sockets that share a port among threads would also share it with another process.
-    for (flag, address) in [("--http-listen", http), ("--https-listen", https)] {
-        if address.port() != 0 {
-            drop(crate::servers::bind(flag, address)?);
-        }
+/// Takes an address for as many threads, to which nobody can connect before the plane
+/// [goes](IngressPlane::go). Sockets that share a port among threads would also share it with another
+/// process, which must be no other than the agent that runs, at one of these addresses.
+pub(crate) fn take_address(
+    flag: &str,
+    address: SocketAddr,
+    threads: usize,
+    running: &[SocketAddr],
+) -> Result<Vec<TcpListener>> {
+    if !is_one_port_of(address, running) {
+        drop(crate::servers::bind(flag, address)?);
     }
-    let listen = telaio_http_proxy::server::listen;
-    Ok(Sockets {
-        http: listen(http, threads).with_context(taken("--http-listen", http))?,
-        https: listen(https, threads).with_context(taken("--https-listen", https))?,
-    })
+    telaio_http_proxy::server::bind(address, threads)
+        .with_context(|| format!("cannot listen on {address}; give another address with {flag}"))
 }
 
 /// The running plane.
@@ -132,15 +133,18 @@ pub(crate) struct IngressPlane {
     state: Arc<IngressState>,
     sockets: Arc<HeldSockets>,
     log_files: LogFiles,
+    origin: watch::Sender<ViewOrigin>,
+    go: watch::Sender<bool>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
 impl IngressPlane {
-    /// Starts it. Must be called within the runtime.
+    /// Starts it: it loads routes, and serves when it is told to [go](Self::go). Must be called within the
+    /// runtime.
     pub(crate) fn start(options: PlaneOptions, sockets: Sockets) -> Self {
         let state = Arc::new(IngressState::default());
-        let address = |list: &[std::net::TcpListener]| {
+        let address = |list: &[TcpListener]| {
             list.first().and_then(|it| it.local_addr().ok()).map(|it| it.to_string())
         };
         tracing::info!(
@@ -149,13 +153,46 @@ impl IngressPlane {
             own_process = options.own_process,
             "the ingress listens"
         );
+        let (origin, following) = watch::channel(options.origin.clone());
+        let (go, may_go) = watch::channel(false);
         let sockets = Arc::new(HeldSockets::new(sockets));
         let (stop, stopped) = watch::channel(false);
         let log_files = options.log_files.clone();
-        let keeper =
-            Keeper { options, state: Arc::clone(&state), sockets: Arc::clone(&sockets), stopped };
+        let keeper = Keeper {
+            options,
+            state: Arc::clone(&state),
+            sockets: Arc::clone(&sockets),
+            following,
+            may_go,
+            stopped,
+        };
         let task = tokio::spawn(keeper.run());
-        Self { state, sockets, log_files, stop, task }
+        Self { state, sockets, log_files, origin, go, stop, task }
+    }
+
+    /// Lets people connect, and serves them as soon as there are routes.
+    pub(crate) fn go(&self) -> io::Result<()> {
+        if let Some(sockets) = self.sockets.get() {
+            sockets.open()?;
+        }
+        self.go.send_replace(true);
+        Ok(())
+    }
+
+    /// Waits until it has routes to serve by.
+    pub(crate) async fn ready(&self) {
+        until(&self.state.ready).await;
+    }
+
+    /// Waits until it serves.
+    pub(crate) async fn serving(&self) {
+        until(&self.state.serving).await;
+    }
+
+    /// Follows the view of another origin from now on, which differs as little as may be.
+    pub(crate) fn follow(&self, origin: ViewOrigin) {
+        self.origin.send_replace(origin);
+        self.state.resync();
     }
 
     /// How it is.
@@ -182,6 +219,14 @@ impl IngressPlane {
         }
     }
 
+    /// Ends without having taken over: the sockets are another agent's still.
+    pub(crate) async fn leave(self) {
+        // As if somebody had copies, as is the case.
+        let _ = self.sockets.lend();
+        self.close().await;
+        self.drain().await;
+    }
+
     /// Lets requests that run end. Nothing new is taken.
     pub(crate) async fn drain(self) {
         self.stop.send_replace(true);
@@ -190,11 +235,20 @@ impl IngressPlane {
     }
 }
 
+/// Waits until it is so.
+async fn until(what: &watch::Sender<bool>) {
+    // It cannot be gone: we have it.
+    let _ = what.subscribe().wait_for(|it| *it).await;
+}
+
 /// Keeps a worker running.
 struct Keeper {
     options: PlaneOptions,
     state: Arc<IngressState>,
     sockets: Arc<HeldSockets>,
+    /// Where the view comes from.
+    following: watch::Receiver<ViewOrigin>,
+    may_go: watch::Receiver<bool>,
     stopped: watch::Receiver<bool>,
 }
 
@@ -204,7 +258,8 @@ impl Keeper {
         while !*self.stopped.borrow() {
             let began = tokio::time::Instant::now();
             let outcome = self.work_once().await;
-            self.state.serving.store(false, Ordering::Relaxed);
+            self.state.ready.send_replace(false);
+            self.state.serving.send_replace(false);
             if *self.stopped.borrow() {
                 break;
             }
@@ -246,7 +301,13 @@ impl Keeper {
         let link = UnixStream::from_std(ours)?;
         let attended = self.attend(link).await;
         let drain = self.options.worker.drain + END_TIME;
-        let how = tokio::time::timeout(drain, ended).await;
+        let ended = tokio::time::timeout(drain, ended);
+        let how = if *self.stopped.borrow() {
+            // Whoever comes next writes status; requests that run need nobody to.
+            tokio::join!(ended, self.options.told.end()).0
+        } else {
+            ended.await
+        };
         attended?;
         Ok(match how {
             Ok(Ok(how)) => how,
@@ -266,7 +327,8 @@ impl Keeper {
         let output = tokio::sync::Mutex::new(output);
         let asked = self.state.control.attach();
         let _detached = Detach(&self.state.control);
-        let mut view = IngressView::follow(&self.options.origin, &self.options.node);
+        let follow = || IngressView::follow(&self.following.borrow(), &self.options.node);
+        let mut view = follow();
         let (state, told) = (Arc::clone(&self.state), self.options.told.clone());
         told.begin();
         let mut reading = tokio::spawn(read_reports(BufReader::new(input), state, told));
@@ -274,12 +336,14 @@ impl Keeper {
         let feeding = async {
             loop {
                 let ops = tokio::select! {
-                    ops = view.next() => ops,
+                    // The view that was followed so far may end when there is another.
+                    biased;
                     () = self.state.repeat.notified() => {
                         // A view that is followed anew begins with all that there is.
-                        view = IngressView::follow(&self.options.origin, &self.options.node);
+                        view = follow();
                         continue;
                     }
+                    ops = view.next() => ops,
                 };
                 let Some(ops) = ops else { return Ok(()) };
                 for op in &ops {
@@ -293,6 +357,7 @@ impl Keeper {
         };
         let ended = tokio::select! {
             fed = feeding => fed,
+            failed = pass_go(self.may_go.clone(), &output) => failed,
             failed = pass_questions(asked, &output) => failed,
             _ = &mut reading => Ok(()),
             _ = stopped.wait_for(|stop| *stop) => Ok(()),
@@ -316,6 +381,19 @@ impl Drop for Detach<'_> {
     fn drop(&mut self) {
         self.0.detach();
     }
+}
+
+/// Tells the worker when it may go; ends only by a failure.
+async fn pass_go(
+    mut may_go: watch::Receiver<bool>,
+    output: &tokio::sync::Mutex<impl AsyncWrite + Unpin>,
+) -> io::Result<()> {
+    if may_go.wait_for(|go| *go).await.is_ok() {
+        let mut output = output.lock().await;
+        link::write(&mut *output, &Frame::empty(Kind::Go)).await?;
+        output.flush().await?;
+    }
+    std::future::pending().await
 }
 
 /// Passes questions on to the worker; ends only by a failure.
@@ -347,11 +425,12 @@ async fn read_reports(
                 }
                 continue;
             }
-            Kind::Settings | Kind::Op | Kind::Ask | Kind::End => continue,
+            Kind::Settings | Kind::Op | Kind::Ask | Kind::End | Kind::Go => continue,
         }
         match frame.read_json() {
+            Ok(Report::Ready) => drop(state.ready.send_replace(true)),
             Ok(Report::Serving) => {
-                state.serving.store(true, Ordering::Relaxed);
+                state.serving.send_replace(true);
                 tracing::info!(routes = state.routes(), "the ingress serves");
             }
             Ok(Report::Changed { routes, warnings, ours }) => {

@@ -60,6 +60,8 @@ impl IngressArgs {
             trusted_proxies: self.trusted_proxies.clone(),
             redirect_port: self.ssl_redirect_port,
             threads: self.threads(),
+            connections_max: self.ingress_connections_max,
+            body_bytes_per_s_min: self.ingress_body_rate_min,
             drain: self.drain_timeout,
             cookie_secret: self.cookie_secret(state_dir)?,
             user: (self.own_process() && is_root()).then_some(self.ingress_user),

@@ -6,10 +6,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use telaio_gateway::class::ClassSettings;
 use telaio_gateway::{
@@ -36,7 +36,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::access_log::LogWriter;
 use super::changes::Changes;
 use super::control::Desk;
-use super::link::{self, Frame, Kind, Sockets};
+use super::link::{self, Frame, Kept, Kind, Sockets};
 use crate::cli::LogArgs;
 use crate::exit::CommandError;
 use crate::logging::{LogFormat, Logging};
@@ -60,6 +60,8 @@ pub(crate) struct WorkerSettings {
     /// Where HTTP is redirected to, if that is another port than the one that HTTPS is served on.
     pub(crate) redirect_port: Option<u16>,
     pub(crate) threads: usize,
+    pub(crate) connections_max: u32,
+    pub(crate) body_bytes_per_s_min: u32,
     pub(crate) drain: Duration,
     pub(crate) cookie_secret: [u8; 32],
     /// The user and group to become; none stays who it is.
@@ -92,7 +94,9 @@ pub(crate) struct TraceSettings {
 /// What a worker tells the plane.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// The first routes are loaded, and requests are served.
+    /// The first routes are loaded: requests could be served.
+    Ready,
+    /// Requests are served.
     Serving,
     /// What changed with the table: how many routes there are, warnings, and whose Ingresses.
     Changed {
@@ -213,6 +217,8 @@ async fn serve(
         https_port: settings.redirect_port.or_else(|| sockets.https_port()).unwrap_or(443),
         trusted_proxies: settings.trusted_proxies.clone(),
         cookie_secret: settings.cookie_secret,
+        connections_max: settings.connections_max as usize,
+        body_bytes_per_s_min: settings.body_bytes_per_s_min,
         ..ProxySettings::default()
     });
     let mut proxy = proxy.with_tls(Arc::clone(&acceptor));
@@ -224,6 +230,7 @@ async fn serve(
     }
     let proxy = Arc::new(proxy);
     let (first, loaded) = oneshot::channel();
+    let (go, told_to_go) = oneshot::channel();
     let inspector = Arc::new(Inspector::new(Arc::clone(&proxy)));
     let desk = Desk::open(Arc::clone(&inspector), answers);
     let sink = Sink { proxy: Arc::clone(&proxy), inspector, changes, first: Some(first) };
@@ -240,8 +247,11 @@ async fn serve(
     let (threads, trust) = (settings.threads, Trust::new(settings.proxy_protocol.clone()));
     let closed = reports.clone();
     let starting = tokio::spawn(async move {
-        // Connections wait in the sockets until there are routes to serve them by.
+        // Connections wait in the sockets until there are routes to serve them by, or are served by the
+        // agent before us.
         loaded.await.ok()?;
+        let _ = reports.send(Report::Ready).await;
+        told_to_go.await.ok()?;
         let listeners = listeners(sockets, &acceptor, &trust);
         match Server::start(&proxy, listeners, threads) {
             Ok(server) => {
@@ -255,14 +265,16 @@ async fn serve(
         }
     });
     // Ends with the link, or when it says stop.
-    let for_good = Arc::new(AtomicBool::new(false));
-    let view = LinkView { input, desk, for_good: Arc::clone(&for_good) };
+    let kept = Arc::new(Mutex::new(Kept::BOTH));
+    let view = LinkView { input, desk, go: Some(go), kept: Arc::clone(&kept) };
     let _ = listener.start_listening(view).await;
     processing.abort();
     if let Ok(Some(server)) = starting.await {
         // Unless we were told that nobody else has the sockets, others may.
-        let for_good = for_good.load(Ordering::Relaxed);
-        server.stop(if for_good { Closing::ForGood } else { Closing::HandedOver });
+        let Kept { http, https } = *kept.lock();
+        server.stop_each(
+            &[http, https].map(|kept| if kept { Closing::HandedOver } else { Closing::ForGood }),
+        );
         for _ in 0..CLOSE_PAUSES.1 {
             if !server.is_listening() {
                 break;
@@ -307,15 +319,17 @@ fn listeners(sockets: Sockets, acceptor: &Arc<TlsAcceptor>, trust: &Trust) -> Ve
     let http = Listener { sockets: sockets.http, handler: handler(Front::plain(trust.clone())) };
     let front = Front::tls(trust.clone(), Arc::clone(acceptor));
     let https = Listener { sockets: sockets.https, handler: handler(front) };
-    [http, https].into_iter().filter(|listener| !listener.sockets.is_empty()).collect()
+    vec![http, https]
 }
 
 /// The view as it comes by the link.
 struct LinkView<R> {
     input: R,
     desk: Desk,
-    /// We were told to end, and that nobody else has the sockets.
-    for_good: Arc<AtomicBool>,
+    /// Told when connections may be accepted.
+    go: Option<oneshot::Sender<()>>,
+    /// Which sockets somebody else goes on with, once we were told to end.
+    kept: Arc<Mutex<Kept>>,
 }
 
 impl<R: AsyncRead + Unpin + Send> View for LinkView<R> {
@@ -349,9 +363,12 @@ impl<R: AsyncRead + Unpin + Send> View for LinkView<R> {
                     Err(error) => tracing::warn!(%error, "a question cannot be read"),
                 },
                 Kind::End => {
-                    let handed_over = frame.read_json().unwrap_or(true);
-                    self.for_good.store(!handed_over, Ordering::Relaxed);
+                    *self.kept.lock() = frame.read_json().unwrap_or(Kept::BOTH);
                     return None;
+                }
+                Kind::Go => {
+                    // Whoever would begin may have failed already, which has been reported.
+                    let _ = self.go.take().map(|go| go.send(()));
                 }
                 Kind::Settings | Kind::Report | Kind::Answer => {}
             }

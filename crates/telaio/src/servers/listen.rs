@@ -30,6 +30,51 @@ fn is_one_port(one: SocketAddr, other: SocketAddr) -> bool {
         && (one.ip() == other.ip() || takes_all_of(one, other) || takes_all_of(other, one))
 }
 
+/// Whether a socket cannot have this address beside one of those.
+pub(crate) fn is_one_port_of(address: SocketAddr, those: &[SocketAddr]) -> bool {
+    those.iter().any(|other| is_one_port(address, *other))
+}
+
+/// Fails if somebody has the port, unless it will be given up at one of the addresses in `to_come`.
+pub(crate) fn check_free(
+    flag: &'static str,
+    address: SocketAddr,
+    to_come: &[SocketAddr],
+) -> Result<()> {
+    Port::take(flag, address, to_come).map(drop)
+}
+
+/// A port that we have, or will have.
+#[derive(Debug)]
+pub(super) enum Port {
+    Ours(TcpListener, SocketAddr),
+    /// Who has it will give it up.
+    ToCome(&'static str, SocketAddr),
+}
+
+impl Port {
+    /// Takes it, if it is not one that is given up later.
+    pub(super) fn take(
+        flag: &'static str,
+        address: SocketAddr,
+        to_come: &[SocketAddr],
+    ) -> Result<Self> {
+        match bind(flag, address) {
+            Ok((listener, address)) => Ok(Self::Ours(listener, address)),
+            Err(_) if is_one_port_of(address, to_come) => Ok(Self::ToCome(flag, address)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Its socket, and the address with the port that the system chose for port 0.
+    pub(super) fn listener(self) -> Result<(TcpListener, SocketAddr)> {
+        match self {
+            Self::Ours(listener, address) => Ok((listener, address)),
+            Self::ToCome(flag, address) => bind(flag, address),
+        }
+    }
+}
+
 /// Listens on `address`; the address given back has the port that the system chose for port 0.
 pub(crate) fn bind(flag: &str, address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
     let listener = match TcpListener::bind(address) {
@@ -137,6 +182,24 @@ mod tests {
         ] {
             assert!(check(one, other).is_ok(), "{one} and {other}");
         }
+    }
+
+    #[test]
+    fn a_port_that_somebody_gives_up_is_taken_then_and_any_other_is_refused() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let (running, address) = bind("--a", any).unwrap();
+        let wild = SocketAddr::new([0, 0, 0, 0].into(), address.port());
+        assert!(Port::take("--a", address, &[]).is_err());
+        assert!(Port::take("--a", address, &["127.0.0.1:1".parse().unwrap()]).is_err());
+        assert!(check_free("--a", address, &[wild]).is_ok());
+        let port = Port::take("--a", address, &[address]).unwrap();
+        assert!(matches!(port, Port::ToCome(..)));
+        drop(running);
+        assert_eq!(port.listener().unwrap().1, address);
+        let Port::Ours(_, free) = Port::take("--a", any, &[address]).unwrap() else {
+            panic!("nobody has it")
+        };
+        assert_ne!(free.port(), 0);
     }
 
     #[cfg(target_os = "linux")]

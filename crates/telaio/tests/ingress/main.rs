@@ -19,6 +19,7 @@ mod cluster;
 mod decisions;
 mod every;
 mod guards;
+mod handover;
 mod lifecycle;
 mod limits;
 mod load;
@@ -73,6 +74,9 @@ impl Ingress {
             "--drain-timeout=10s",
             source,
         ];
+        // What is asked for wins.
+        let name = |argument: &str| argument.split('=').next().unwrap_or_default().to_owned();
+        arguments.retain(|usual| !more.iter().any(|it| name(it) == name(usual)));
         arguments.extend(more);
         let agent = Agent::start_with_state(&arguments, tempfile::tempdir().unwrap());
         let listening = agent.wait_log("the ingress listens");

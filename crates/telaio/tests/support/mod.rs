@@ -217,8 +217,13 @@ impl Agent {
     }
 
     /// Sends SIGTERM and waits for the end.
-    pub(crate) fn end(mut self) -> (ExitStatus, String) {
+    pub(crate) fn end(self) -> (ExitStatus, String) {
         self.signal("TERM");
+        self.ended()
+    }
+
+    /// Waits for the end, of one that ends by itself.
+    pub(crate) fn ended(mut self) -> (ExitStatus, String) {
         let status = self.child.wait().unwrap();
         (status, self.log.all().join("\n"))
     }
