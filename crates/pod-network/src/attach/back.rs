@@ -82,5 +82,8 @@ fn forget_unclaimed(state: &State, unknown: &Attachment, had: IpInet) -> Result<
     let is_claimed = state.addresses_dir(&unknown.network).join(had.address().to_string()).exists();
     let ports = ports::unclaimed(state, &unknown.ports)?;
     let record = Attachment { addresses: vec![had], ports, ..unknown.clone() };
+    if !is_claimed {
+        links::forget_neighbours(state, std::iter::once(&record))?;
+    }
     unpublish_unclaimed(&record, is_claimed)
 }
