@@ -75,7 +75,7 @@ fn cleaning_an_instance_while_it_is_set_up_leaves_records_claims_and_links_that_
             };
             let clean = || {
                 std::thread::spawn(|| {
-                    Host::default().clean_instance(&gone("a", 2, vec![])).unwrap()
+                    Host::default().clean_instance(&gone("a", 2, vec![])).unwrap();
                 })
             };
             let threads = [set_up(wanted.clone()), clean(), set_up(wanted), clean()];
