@@ -126,12 +126,11 @@ fn configuration(network: &Network, state_dir: &Path) -> String {
     let (mut sets, mut families) = (Vec::<Vec<_>>::new(), Vec::new());
     for subnet in &network.subnets {
         let is_ipv4 = subnet.cidr.is_ipv4();
-        match families.iter().position(|family| *family == is_ipv4) {
-            Some(at) => sets[at].push(range(subnet)),
-            None => {
-                families.push(is_ipv4);
-                sets.push(vec![range(subnet)]);
-            }
+        if let Some(at) = families.iter().position(|family| *family == is_ipv4) {
+            sets[at].push(range(subnet));
+        } else {
+            families.push(is_ipv4);
+            sets.push(vec![range(subnet)]);
         }
     }
     let except = network.masquerade.iter().flat_map(|masquerade| &masquerade.except);
