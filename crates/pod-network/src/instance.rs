@@ -199,7 +199,13 @@ impl Host {
             is_default: true,
             routes: &[],
         };
-        let attached = attach::attach(&state, lock, &network, &wanted)?;
+        let attached = match attach::attach(&state, lock, &network, &wanted) {
+            // Another call has set up the very same since we looked.
+            Err(Error::InterfaceExists { .. }) if is_there(&state, request)? => {
+                return Ok(response);
+            }
+            attached => attached?,
+        };
         attach::settle(&state, &attached)?;
         Ok(response)
     }
