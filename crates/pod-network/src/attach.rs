@@ -12,8 +12,10 @@
 //! Detaching goes the other way. A record that is not whole is one whose making was cut short, or goes on: then its file
 //! is locked.
 
+mod back;
 mod links;
 
+pub(crate) use back::{take_back, take_back_lost};
 pub(crate) use links::{
     Routes, announcement, port_of, restore_routed, vlan_requests, wanted_routes,
 };
@@ -37,7 +39,7 @@ use crate::policy::newcomers;
 use crate::port::Port;
 use crate::ports;
 use crate::rules::{Added, Rules};
-use crate::state::{Lock, State};
+use crate::state::{self, Lock, State};
 
 const ENOENT: i32 = 2;
 const EINVAL: i32 = 22;
@@ -180,7 +182,12 @@ pub(crate) fn settle(state: &State, attached: &Attached) -> Result<()> {
         let record = &attached.record;
         let key = names::attachment_key(&record.network, &record.container, &record.interface);
         let _lock = state.lock_shared()?;
-        let _ = detach(state, &key, Some(record.clone()));
+        // Whoever takes it back already, or has made another since, is at work on it.
+        if let Some(_busy) = state.lock_attachment(&key)?
+            && state.attachment(&key)?.flatten().as_ref() == Some(record)
+        {
+            let _ = detach(state, &key, Some(record.clone()));
+        }
     }
     judged
 }
@@ -200,8 +207,11 @@ pub(crate) fn attach_chained(
         let Some(_before) = state.lock_attachment(key)? else {
             return Err(Error::Busy { what: record.to_string() });
         };
-        let before = state.attachment(key)?.flatten();
-        detach(state, key, Some(before.unwrap_or_else(|| record.clone())))?;
+        let before = match state.attachment(key)?.flatten() {
+            Some(before) => before,
+            None => state.claimed_by(record)?.unwrap_or_else(|| record.clone()),
+        };
+        detach(state, key, Some(before))?;
         busy = state.begin_attachment(key, record)?;
     }
     let _busy = busy.ok_or_else(|| Error::Busy { what: record.to_string() })?;
@@ -274,8 +284,15 @@ fn begin(state: &State, key: &str, record: &Attachment, place: &Place<'_>) -> Re
         let Some(busy) = state.lock_attachment(key)? else {
             return Err(Error::Busy { what: record.to_string() });
         };
-        let old = state.attachment(key)?.flatten();
-        let is_whole = old.as_ref().is_some_and(|old| !old.mac.is_empty());
+        let mut old = state.attachment(key)?.flatten();
+        let is_whole = match &old {
+            Some(old) => !old.mac.is_empty(),
+            // One that cannot be read was whole once, if something was claimed in its name.
+            None => !state.is_cut_short(key)?,
+        };
+        if old.is_none() {
+            old = state.claimed_by(record)?;
+        }
         let netns = if is_whole { find_netns(place)? } else { None };
         if let Some(netns) = netns
             && links::exists(&netns, &record.interface)?
@@ -311,6 +328,8 @@ fn make(
         // What was sent to the addresses before waits behind the rules until somebody is there: it goes.
         links::forget_neighbours(state, std::iter::once(&*record))?;
     }
+    // Until there is a link in it, nothing else says that somebody needs it.
+    let making = record.netns_name.as_ref().map(|_| state::lock_names()).transpose()?;
     let netns = match (netns, &record.netns_name) {
         (Some(netns), _) => netns,
         (None, Some(name)) => {
@@ -333,6 +352,7 @@ fn make(
         begun.links = false;
     }
     let made = made?;
+    drop(making);
     if let Some(bandwidth) = &record.bandwidth {
         crate::bandwidth::set(&record.host_link, bandwidth)?;
     }
@@ -513,6 +533,15 @@ fn unpublish(state: &State, records: &[Attachment]) -> Result<Rules> {
     rules.unpublish(state, records)?;
     ports::forget_flows(records)?;
     Ok(rules)
+}
+
+/// The same for what nobody has claimed: the ports of a record, and its address too unless that is somebody's.
+fn unpublish_unclaimed(record: &Attachment, is_address_claimed: bool) -> Result<()> {
+    Rules::open()?.forget(record, !is_address_claimed)?;
+    if is_address_claimed {
+        return Ok(());
+    }
+    ports::forget_flows(std::slice::from_ref(record))
 }
 
 /// What an attachment really has: a record whose making was cut short does not know its addresses, but their claims know

@@ -84,3 +84,22 @@ impl fmt::Display for Attachment {
         write!(f, "instance {} ({} on {})", self.container, self.interface, self.network)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the first release wrote it. A record outlives the release that wrote it, and so does the instance: each field that comes
+    /// later has to have a default.
+    const FIRST: &str = r#"{"network":"net","container":"a","interface":"eth0","netns":"/run/netns/a",
+        "host_link":"tlvabcdefghijkl","mac":"0a:58:0a:58:00:02","addresses":["10.88.0.2/16"]}"#;
+
+    #[test]
+    fn a_record_of_the_first_release_can_be_read_by_all_later_ones() {
+        let record: Attachment = serde_json::from_str(FIRST).unwrap();
+        assert_eq!(record.addresses.len(), 1);
+        // And one of a later release, by this.
+        let later = FIRST.replacen('{', r#"{"something_new":{"of":"it"},"#, 1);
+        assert_eq!(serde_json::from_str::<Attachment>(&later).unwrap(), record);
+    }
+}

@@ -35,7 +35,7 @@ use serde_json::{Value, json};
 use crate::attach::{self, Addresses, Place, Wanted};
 use crate::attachment::Attachment;
 use crate::error::Error;
-use crate::state::{Host, State};
+use crate::state::{Holders, Host, State};
 use crate::{ipam, names, networks};
 
 use config::Config;
@@ -164,15 +164,11 @@ fn add(host: &Host, request: &Request) -> Result<Value, Fault> {
 
 /// Takes a container off its network; what is gone is no fault.
 fn delete(host: &Host, config: &Config, target: &Target) -> Result<(), Fault> {
-    let state = host.state()?;
-    let _lock = state.lock_shared()?;
-    let key = names::attachment_key(&config.name, &target.container, &target.interface);
-    let record = state.attachment(&key)?.flatten();
-    let record = record.unwrap_or_else(|| unknown(config, target));
-    Ok(attach::detach(&state, &key, Some(record))?)
+    Ok(attach::take_back(&host.state()?, &unknown(config, target))?)
 }
 
-/// What a record would say that was never written, or is lost: our names follow from the container's.
+/// What a record would say that was never written, or is lost: our names follow from the container's. What it has is what was
+/// claimed in its name.
 fn unknown(config: &Config, target: &Target) -> Attachment {
     let (container, interface) = (&target.container, &target.interface);
     Attachment {
@@ -185,7 +181,7 @@ fn unknown(config: &Config, target: &Target) -> Attachment {
         is_routed: false,
         is_chained: false,
         asked_mac: None,
-        mac: "unknown".to_owned(),
+        mac: String::new(),
         addresses: Vec::new(),
         ports: Vec::new(),
         bandwidth: None,
@@ -223,7 +219,7 @@ fn collect(host: &Host, config: &Config) -> Result<(), Fault> {
         Some(record) => {
             record.network == config.name && (record.mac.is_empty() || !is_valid(record))
         }
-        // Nobody can tell whose it was; those that are valid have a record that can be read.
+        // Cut short before it said anything; those that are valid have a record that does.
         None => !valid_keys.contains(key),
     });
     let mut errors = Vec::new();
@@ -234,14 +230,10 @@ fn collect(host: &Host, config: &Config) -> Result<(), Fault> {
 
 /// Claims of addresses whose holder is gone, and links without a record.
 fn remove_orphans(state: &State, config: &Config) -> Result<(), Error> {
-    let holders: std::collections::HashSet<String> =
-        state.attachments()?.into_iter().map(|(key, _)| key).collect();
+    let holders = Holders::read(state)?;
     let mut errors = Vec::new();
     for (ip, holder) in ipam::claims(state, &config.name)? {
-        let is_held = holder.is_some_and(|it| {
-            holders.contains(&names::attachment_key(&it.network, &it.container, &it.interface))
-        });
-        if !is_held {
+        if !holders.has_address(&config.name, ip, holder.as_ref()) {
             let path = state.addresses_dir(&config.name).join(ip.to_string());
             errors.extend(crate::state::remove_file(&path).err());
         }

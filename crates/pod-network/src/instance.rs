@@ -18,6 +18,9 @@ use crate::state::{Host, State};
 /// The name of an instance's interface.
 pub const INTERFACE: &str = "eth0";
 
+/// How often a clean-up looks again that finds an instance just set up.
+const CLEAN_TRIES_MAX: usize = 10;
+
 /// What an instance should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetupInstanceRequest {
@@ -196,7 +199,13 @@ impl Host {
             is_default: true,
             routes: &[],
         };
-        let attached = attach::attach(&state, lock, &network, &wanted)?;
+        let attached = match attach::attach(&state, lock, &network, &wanted) {
+            // Another call has set up the very same since we looked.
+            Err(Error::InterfaceExists { .. }) if is_there(&state, request)? => {
+                return Ok(response);
+            }
+            attached => attached?,
+        };
         attach::settle(&state, &attached)?;
         Ok(response)
     }
@@ -204,26 +213,57 @@ impl Host {
     /// See [`clean_instance`].
     pub fn clean_instance(&self, request: &CleanInstanceRequest) -> Result<()> {
         let state = self.state()?;
-        let _lock = state.lock_shared()?;
-        // An instance's ID says nothing of its node.
-        let mut errors = Vec::new();
-        let mut has_record = false;
-        for network in state.networks()? {
-            let key = names::attachment_key(&network.name, &request.instance_id, INTERFACE);
-            if let Some(record) = state.attachment(&key)? {
-                has_record = true;
-                let record = record.unwrap_or_else(|| unfinished(&network, request));
-                if record.netns_name.is_some() {
-                    errors.extend(attach::detach(&state, &key, Some(record)).err());
-                }
+        for _ in 0..CLEAN_TRIES_MAX {
+            let there = recorded(&state, request)?;
+            if !there.is_empty() {
+                let backs = there.iter().map(|it| attach::take_back(&state, it));
+                return Error::all(backs.filter_map(Result::err).collect());
             }
+            // Whoever was to make it may have been killed before there was a record of it, or that is lost. With nobody else:
+            // what nobody has claimed may be about to be claimed.
+            let _lock = state.lock_exclusive()?;
+            if !recorded(&state, request)?.is_empty() {
+                // Set up between the two looks.
+                continue;
+            }
+            let Some(unknown) = unrecorded(&state, request)? else { return Ok(()) };
+            let namespace = attach::remove_netns(&names::namespace(&request.instance_id));
+            let back = attach::take_back_lost(&state, &unknown, request.instance_ip_cidr);
+            return Error::all(back.err().into_iter().chain(namespace.err()).collect());
         }
-        if !has_record {
-            // Whoever was to make it may have been killed before there was a record of it.
-            errors.extend(attach::remove_netns(&names::namespace(&request.instance_id)).err());
-        }
-        Error::all(errors)
+        Err(Error::Busy { what: format!("instance {}", request.instance_id) })
     }
+}
+
+/// What there are records of, of an instance, on whichever network: its ID says nothing of its node.
+fn recorded(state: &State, request: &CleanInstanceRequest) -> Result<Vec<Attachment>> {
+    let mut found = Vec::new();
+    for network in state.networks()? {
+        let key = names::attachment_key(&network.name, &request.instance_id, INTERFACE);
+        let Some(record) = state.attachment(&key)? else { continue };
+        let unknown = unfinished(&network, request);
+        let record = record.map_or_else(|| state.claimed_by(&unknown), |it| Ok(Some(it)))?;
+        // A container's of the same ID is its runtime's.
+        if record.is_none_or(|record| record.netns_name.is_some()) {
+            found.push(unknown);
+        }
+    }
+    Ok(found)
+}
+
+/// What records would say that are lost, one for each network; `None` if there is a container of the same ID.
+fn unrecorded(state: &State, request: &CleanInstanceRequest) -> Result<Option<Vec<Attachment>>> {
+    let mut found = Vec::new();
+    for network in state.networks()? {
+        let key = names::attachment_key(&network.name, &request.instance_id, INTERFACE);
+        let unknown = unfinished(&network, request);
+        let claimed = state.claimed_by(&unknown)?;
+        if state.attachment(&key)?.is_some() || claimed.is_some_and(|it| it.netns_name.is_none()) {
+            return Ok(None);
+        }
+        found.push(unknown);
+    }
+    Ok(Some(found))
 }
 
 /// What a record would say whose writing was cut short.

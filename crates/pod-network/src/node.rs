@@ -28,7 +28,7 @@ use change::{
 /// An address of a node in its network, and where the node itself is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeIp {
-    /// The node's own addresses in its networks: at most one of each family.
+    /// The node's own addresses in its networks, of either family or both.
     pub cluster_ip_cidrs: Vec<IpInet>,
     /// The addresses at which other nodes reach it.
     pub external_ips: Vec<IpAddr>,
@@ -43,7 +43,7 @@ impl NodeIp {
         }
     }
 
-    /// Also an address in a network of the other family.
+    /// Also an address in another network, of the other family or the same.
     #[must_use]
     pub fn with_cluster_ip(mut self, cluster_ip_cidr: impl Into<IpInet>) -> Self {
         self.cluster_ip_cidrs.push(cluster_ip_cidr.into());
@@ -98,7 +98,7 @@ impl NodeRequest {
 pub struct SetupNodeRequest {
     /// Its ID.
     pub node_id: String,
-    /// Its own addresses in its networks: at most one of each family.
+    /// Its own addresses in its networks, of either family or both. Its tunnel's hardware address follows from the first of IPv4.
     pub node_ip_cidrs: Vec<IpInet>,
     /// The other nodes.
     pub nodes_ips: Vec<NodeRequest>,
@@ -130,7 +130,7 @@ impl SetupNodeRequest {
         }
     }
 
-    /// Also with an address in a network of the other family.
+    /// Also with an address in another network, of the other family or the same.
     #[must_use]
     pub fn with_node_ip(mut self, node_ip_cidr: impl Into<IpInet>) -> Self {
         self.node_ip_cidrs.push(node_ip_cidr.into());
@@ -504,9 +504,13 @@ fn check(request: &SetupNodeRequest) -> Result<()> {
     if request.node_id.is_empty() {
         return invalid("node_id", "a node needs an ID".to_owned());
     }
-    for is_ipv4 in [true, false] {
-        if request.node_ip_cidrs.iter().filter(|it| it.is_ipv4() == is_ipv4).count() > 1 {
-            return invalid("node_ip_cidr", "a node has one network of each family".to_owned());
+    for (at, one) in request.node_ip_cidrs.iter().enumerate() {
+        let before = &request.node_ip_cidrs[..at];
+        if let Some(other) =
+            before.iter().find(|it| networks::overlaps(&it.network(), &one.network()))
+        {
+            let why = format!("{one} and {other} overlap; a node's networks are apart");
+            return invalid("node_ip_cidr", why);
         }
     }
     for inet in &request.node_ip_cidrs {

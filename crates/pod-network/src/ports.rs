@@ -113,6 +113,18 @@ pub(crate) fn claimed(state: &State, record: &Attachment) -> Vec<Port> {
     record.ports.iter().filter(is_ours).copied().collect()
 }
 
+/// Those of these ports that nobody has claimed.
+pub(crate) fn unclaimed(state: &State, ports: &[Port]) -> Result<Vec<Port>> {
+    let mut found = Vec::new();
+    for port in ports {
+        let claimed = read_dir(&directory(state, port))?;
+        if !claimed.iter().any(|entry| claims(&entry.file_name(), port.host_ip)) {
+            found.push(*port);
+        }
+    }
+    Ok(found)
+}
+
 /// Removes claims whose holder is not held by `is_held`.
 pub(crate) fn remove_orphans(
     state: &State,
@@ -132,12 +144,12 @@ pub(crate) fn remove_orphans(
     Ok(())
 }
 
-/// Whether a claim is this record's. One that cannot be read is nobody's, and so whoever's asks.
+/// Whether a claim is this record's. One that cannot be read is that of a whole record which says so, for it has claimed it.
 fn is_of(path: &std::path::Path, record: &Attachment) -> bool {
     match read_record::<Attachment>(path) {
         Ok(Some(holder)) => is_same(&holder, record),
         Ok(None) => false,
-        Err(_) => true,
+        Err(_) => !record.mac.is_empty(),
     }
 }
 

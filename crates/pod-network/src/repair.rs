@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::time::Duration;
 
 use telaio_netlink::netns::{NAMES_DIR, Netns};
 use telaio_netlink::rtnl::{Request, Rtnetlink, SetLink, Which};
@@ -19,10 +20,13 @@ use crate::network::{GROUP_FIRST, NETWORKS_MAX};
 use crate::node;
 use crate::overlay::{self, NodeRecord};
 use crate::rules::Rules;
-use crate::state::{Host, State, remove_file};
+use crate::state::{Holders, Host, Lock, State, remove_file, try_lock_names};
 use crate::{ipam, networks};
 
 const ENOENT: i32 = 2;
+/// How often, and how far apart, it is looked whether somebody still makes a namespace.
+const NAMES_TRIES_MAX: usize = 20;
+const NAMES_PAUSE: Duration = Duration::from_millis(10);
 
 /// What was mended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,13 +41,16 @@ pub struct Mended {
     pub ways: usize,
     /// Other nodes that cannot be reached, each with what to do.
     pub unreached: Vec<String>,
+    /// Records of attachments that cannot be read. What they tell of is left as it is, and as long as they are there, so are links
+    /// and namespaces that nobody knows.
+    pub unreadable: Vec<String>,
 }
 
 impl Mended {
     /// Nothing was removed.
     pub fn is_nothing(&self) -> bool {
-        let unreached = self.unreached.clone();
-        *self == Self { unreached, ..Self::default() }
+        let (unreached, unreadable) = (self.unreached.clone(), self.unreadable.clone());
+        *self == Self { unreached, unreadable, ..Self::default() }
     }
 }
 
@@ -61,7 +68,11 @@ impl Host {
         step(remove_dead(&state, &mut mended));
         step(remove_orphaned_claims(&state, &mut mended));
         step(remove_stray_links(&state).map(|links| mended.links = links));
-        step(remove_stray_namespaces(&state));
+        let unreadable = state.unreadable_attachments()?;
+        if unreadable.is_empty() {
+            step(remove_unknown_namespaces(&state, false));
+        }
+        mended.unreadable = unreadable.iter().map(ToString::to_string).collect();
         step(restore_networks(&state));
         step(restore_ways(&state, &mut mended));
         step(restore_rules(&state));
@@ -84,9 +95,9 @@ impl Host {
         }
         let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
         errors.extend(overlay::remove(&mut kernel).err());
-        errors.extend(remove_stray_links(&state).err());
+        errors.extend(remove_unknown_links(&state).err());
         errors.extend(remove_unknown_bridges(&mut kernel).err());
-        errors.extend(remove_stray_namespaces(&state).err());
+        errors.extend(remove_unknown_namespaces(&state, true).err());
         errors.extend(Rules::open().and_then(|mut rules| rules.remove_all(&state)).err());
         errors.extend(networks::restore(&state).err());
         if errors.is_empty() {
@@ -150,16 +161,11 @@ fn is_dead(record: &Attachment) -> Result<bool> {
 
 /// Claims of addresses and ports whose holder has no record.
 fn remove_orphaned_claims(state: &State, mended: &mut Mended) -> Result<()> {
-    let holders: HashSet<String> = state.attachments()?.into_iter().map(|(key, _)| key).collect();
-    let is_held = |holder: Option<&Attachment>| {
-        holder.is_some_and(|it| {
-            holders.contains(&names::attachment_key(&it.network, &it.container, &it.interface))
-        })
-    };
+    let holders = Holders::read(state)?;
     let mut errors = Vec::new();
     for network in state.networks()? {
         for (ip, holder) in ipam::claims(state, &network.name)? {
-            if !is_held(holder.as_ref()) {
+            if !holders.has_address(&network.name, ip, holder.as_ref()) {
                 let path = state.addresses_dir(&network.name).join(ip.to_string());
                 match remove_file(&path) {
                     Ok(()) => mended.addresses += 1,
@@ -168,12 +174,20 @@ fn remove_orphaned_claims(state: &State, mended: &mut Mended) -> Result<()> {
             }
         }
     }
-    errors.extend(crate::ports::remove_orphans(state, &|holder| is_held(holder)).err());
+    errors.extend(crate::ports::remove_orphans(state, &|holder| holders.has(holder)).err());
     Error::all(errors)
 }
 
-/// Removes host ends of ours that no record tells of; their names. Needs the exclusive lock.
+/// Removes host ends of ours that no record tells of; their names. Needs the exclusive lock. While there is a record that cannot be
+/// read, nobody knows of which.
 pub(crate) fn remove_stray_links(state: &State) -> Result<Vec<String>> {
+    if state.unreadable_attachments()?.is_empty() {
+        return remove_unknown_links(state);
+    }
+    Ok(Vec::new())
+}
+
+fn remove_unknown_links(state: &State) -> Result<Vec<String>> {
     if Rules::open()?.is_others(state)? {
         // Whose record of them is elsewhere.
         return Ok(Vec::new());
@@ -201,8 +215,13 @@ pub(crate) fn remove_stray_links(state: &State) -> Result<Vec<String>> {
 }
 
 /// Removes namespaces of instances of which there is no record, and in which nothing was made: their maker was killed. Needs
-/// the exclusive lock, without which one may be about to get its record.
-fn remove_stray_namespaces(state: &State) -> Result<()> {
+/// the exclusive lock, without which one may be about to get its record. Others, with other records, may see the same names: while
+/// any of them makes a namespace, nothing is removed; `must` says that this is to be told.
+fn remove_unknown_namespaces(state: &State, must: bool) -> Result<()> {
+    if Rules::open()?.is_others(state)? {
+        return Ok(());
+    }
+    let Some(_nobody_makes_one) = wait_for_names(must)? else { return Ok(()) };
     let records = state.attachments()?;
     let records = records.iter().filter_map(|(_, record)| record.as_ref());
     let known: HashSet<&str> = records.filter_map(|record| record.netns_name.as_deref()).collect();
@@ -223,6 +242,18 @@ fn remove_stray_namespaces(state: &State) -> Result<()> {
         errors.extend(outcome.err());
     }
     Error::all(errors)
+}
+
+/// The lock of all who make namespaces, soon or not at all; `None` also where there are none.
+fn wait_for_names(must: bool) -> Result<Option<Lock>> {
+    for _ in 0..NAMES_TRIES_MAX {
+        let lock = try_lock_names()?;
+        if lock.is_some() || !Path::new(NAMES_DIR).exists() {
+            return Ok(lock);
+        }
+        std::thread::sleep(NAMES_PAUSE);
+    }
+    if must { Err(Error::Busy { what: NAMES_DIR.to_owned() }) } else { Ok(None) }
 }
 
 /// Whether nothing leads out of a namespace.

@@ -38,24 +38,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use cidr::IpCidr;
+use cidr::{IpCidr, IpInet};
 use telaio_netlink::NetlinkError;
 use telaio_netlink::nftables::{Batch, DataType, Element, ElementData, Family, Nftables, SetSpec};
 
 use crate::attachment::Attachment;
 use crate::error::{Error, Result};
-use crate::names;
 use crate::network::Network;
 use crate::overlay;
-use crate::port::{Port, Protocol};
 use crate::state::{Host, Mark, State};
 
+mod elements;
 pub mod forward;
 pub mod iptables;
 mod programs;
 mod tables;
 mod words;
 
+use elements::{Entry, entries, octets};
+pub(crate) use elements::{is_for, protocol_number};
 use tables::{frames_batch, networks_batch};
 
 #[cfg(test)]
@@ -110,15 +111,6 @@ const PLACES: [(Family, &[&str]); 3] = [
     (Family::Bridge, &[SOURCES4, SOURCES6]),
 ];
 
-/// An element of one of the maps.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
-    family: Family,
-    map: &'static str,
-    key: Vec<u8>,
-    value: Option<Vec<u8>>,
-}
-
 /// What the rules are made from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cluster<'a> {
@@ -171,7 +163,7 @@ pub fn has_nftables() -> Result<bool> {
     Ok(!Rules::open()?.lacks_ip())
 }
 
-/// Others' chains that drop what instances send and get, because they drop whatever they do not know: each as
+/// Others' chains that refuse what instances send and get, because they refuse whatever they do not know: each as
 /// `family table chain`. In `FORWARD` of the table `filter` we let it pass ourselves; see [`forward`].
 pub fn refusing_chains() -> Result<Vec<String>> {
     let mut rules = Rules::open()?;
@@ -222,7 +214,15 @@ impl Rules {
         let (others, carrier) = overlay::others(state)?;
         let cluster = Cluster::of(networks, &others, carrier.as_deref());
         let instances = crate::attach::recorded(state)?;
-        match self.write_tables(&cluster, &instances, &state.mark()) {
+        // Nobody knows which elements are of an instance whose record cannot be read.
+        let keeps_elements = !state.unreadable_attachments()?.is_empty();
+        let mark = state.mark();
+        let mut outcome = self.write_tables(&cluster, &instances, &mark, keeps_elements);
+        if keeps_elements && outcome.as_ref().is_err_and(|error| !is_missing(error)) {
+            // One of them is in the way of somebody who is known.
+            outcome = self.write_tables(&cluster, &instances, &mark, false);
+        }
+        match outcome {
             Err(error) if is_missing(&error) => {
                 // What bridges have is theirs alone.
                 let is_new = self.is_new(Family::Bridge);
@@ -246,16 +246,17 @@ impl Rules {
         cluster: &Cluster<'_>,
         instances: &[Attachment],
         mark: &Mark,
+        keeps_elements: bool,
     ) -> std::result::Result<(), NetlinkError> {
         let mut batches = FAMILIES.map(|family| networks_batch(family, cluster));
         for (batch, family) in batches.iter_mut().zip(FAMILIES) {
             let is_new = self.remove_old_sets(batch, family, cluster)?;
             put_mark(batch, mark);
-            fill(batch, instances, is_new);
+            fill(batch, instances, is_new || keeps_elements);
         }
         let [v4, v6] = &mut batches;
         let is_new = self.is_new(Family::Bridge);
-        let mut frames = frames_with(cluster, instances, is_new);
+        let mut frames = frames_with(cluster, instances, is_new || keeps_elements);
         let mut outcome = self.nftables.commit(&mut [v4, v6, &mut frames]);
         if outcome.as_ref().is_err_and(is_missing) {
             outcome = self.nftables.commit(&mut [v4, v6]);
@@ -347,15 +348,40 @@ impl Rules {
     /// Takes instances back; what is gone already is no fault.
     pub(crate) fn unpublish(&mut self, state: &State, instances: &[Attachment]) -> Result<()> {
         let entries: Vec<Entry> = instances.iter().flat_map(entries).collect();
+        if !self.delete(&entries)? || !self.lacks_ip() {
+            return Ok(());
+        }
+        let (networks, (others, carrier)) = (state.networks()?, overlay::others(state)?);
+        iptables::write(state, &Cluster::of(&networks, &others, carrier.as_deref()), instances)
+    }
+
+    /// Takes back what nobody has claimed of an instance without a record: its ports, whatever they lead to, and with them its
+    /// addresses. Where the rules are iptables' they are made from records anyway.
+    pub(crate) fn forget(&mut self, instance: &Attachment, with_addresses: bool) -> Result<()> {
+        let is_port = |entry: &Entry| [PORTS, ANY_PORTS].contains(&entry.map);
+        let anywhere = [IpAddr::from([0; 4]), IpAddr::from([0; 16])].map(IpInet::new_host);
+        let anybody = Attachment { addresses: anywhere.to_vec(), ..instance.clone() };
+        let mut all = entries(&anybody);
+        all.retain(is_port);
+        let own = if with_addresses { entries(instance) } else { Vec::new() };
+        all.extend(own.into_iter().filter(|entry| !is_port(entry)));
+        self.delete(&all).map(drop)
+    }
+
+    /// Whether some of those of IP were gone already.
+    fn delete(&mut self, entries: &[Entry]) -> Result<bool> {
         let delete = |batch: &mut Batch, entry: &Entry| batch.delete_element(entry.map, &entry.key);
         let is_done = |error: &NetlinkError| error.raw_os_error() == Some(ENOENT);
-        match self.commit(&entries, delete) {
+        match self.commit(entries, delete) {
             Err(error) if is_done(&error) || is_missing(&error) => {}
-            outcome => return outcome.map_err(Error::kernel("taking instances' rules back")),
+            outcome => {
+                let done = outcome.map_err(Error::kernel("taking instances' rules back"));
+                return done.map(|()| false);
+            }
         }
         // Some of them are gone, or some tables: then each for itself.
         let mut is_ip_gone = false;
-        for entry in &entries {
+        for entry in entries {
             match self.commit(std::slice::from_ref(entry), delete) {
                 Err(error) if is_done(&error) || is_missing(&error) => {
                     is_ip_gone |= entry.family != Family::Bridge;
@@ -363,11 +389,7 @@ impl Rules {
                 outcome => outcome.map_err(Error::kernel("taking an instance's rules back"))?,
             }
         }
-        if !is_ip_gone || !self.lacks_ip() {
-            return Ok(());
-        }
-        let (networks, (others, carrier)) = (state.networks()?, overlay::others(state)?);
-        iptables::write(state, &Cluster::of(&networks, &others, carrier.as_deref()), instances)
+        Ok(is_ip_gone)
     }
 
     fn commit(
@@ -469,18 +491,18 @@ fn is_missing(error: &NetlinkError) -> bool {
     error.raw_os_error().is_some_and(|number| MISSING.contains(&number))
 }
 
-fn frames_with(cluster: &Cluster<'_>, instances: &[Attachment], is_new: bool) -> Batch {
+fn frames_with(cluster: &Cluster<'_>, instances: &[Attachment], keeps: bool) -> Batch {
     let mut batch = frames_batch(cluster.networks);
-    fill(&mut batch, instances, is_new);
+    fill(&mut batch, instances, keeps);
     batch
 }
 
-/// Has a table's maps hold the elements of these instances, and no others. To empty a map the kernel walks all of its room, so
-/// one that is new is left alone.
-fn fill(batch: &mut Batch, instances: &[Attachment], is_new: bool) {
+/// Has a table's maps hold the elements of these instances, and no others unless those are kept. To empty a map the kernel walks
+/// all of its room, so one that is new is left alone.
+fn fill(batch: &mut Batch, instances: &[Attachment], keeps: bool) {
     let family = batch.family();
     for map in PLACES.iter().filter(|(of, _)| *of == family).flat_map(|(_, maps)| *maps) {
-        if !is_new {
+        if !keeps {
             batch.flush_set(map);
         }
     }
@@ -509,76 +531,4 @@ fn put_mark(batch: &mut Batch, mark: &Mark) {
 fn add(batch: &mut Batch, entry: &Entry) {
     let data = entry.value.as_deref().map_or(ElementData::None, ElementData::Value);
     batch.add_element(entry.map, &Element::new(&entry.key, data));
-}
-
-/// What of the maps an instance needs.
-fn entries(instance: &Attachment) -> Vec<Entry> {
-    let mut found = sources(instance);
-    for (family, is_ipv4) in [(Family::Ip, true), (Family::Ip6, false)] {
-        let Some(address) = instance.address(is_ipv4) else { continue };
-        let ports: Vec<&Port> =
-            instance.ports.iter().filter(|port| is_for(port, is_ipv4)).collect();
-        if ports.is_empty() {
-            continue;
-        }
-        for port in ports {
-            let mut value = octets(address);
-            put_port(&mut value, port.instance_port);
-            let mut key = Vec::new();
-            let host_ip = port.host_ip.filter(|ip| !ip.is_unspecified());
-            if let Some(ip) = host_ip {
-                key.extend(octets(ip));
-            }
-            key.extend([protocol_number(port.protocol), 0, 0, 0]);
-            put_port(&mut key, port.host_port);
-            let map = if host_ip.is_some() { PORTS } else { ANY_PORTS };
-            found.push(Entry { family, map, key, value: Some(value) });
-        }
-        let key = [octets(address), octets(address)].concat();
-        found.push(Entry { family, map: HAIRPIN, key, value: None });
-    }
-    found
-}
-
-/// The addresses that an instance may send from, by the port of the bridge that it is at. One that hangs on no bridge is
-/// known by its route; what is another plugin's is not ours to judge.
-fn sources(instance: &Attachment) -> Vec<Entry> {
-    if instance.is_routed || instance.is_chained {
-        return Vec::new();
-    }
-    let mut name = instance.host_link.clone().into_bytes();
-    name.resize(LINK_NAME_BYTES, 0);
-    let entry = |ip: IpAddr| {
-        let key = [name.clone(), octets(ip)].concat();
-        let map = if ip.is_ipv4() { SOURCES4 } else { SOURCES6 };
-        Entry { family: Family::Bridge, map, key, value: None }
-    };
-    let addresses = instance.addresses.iter().map(cidr::IpInet::address);
-    let link_local = instance.hardware_address().map(|mac| names::link_local(mac).into());
-    addresses.chain(link_local).map(entry).collect()
-}
-
-/// Whether a port is published in a family at all.
-pub(crate) fn is_for(port: &Port, is_ipv4: bool) -> bool {
-    port.host_ip.is_none_or(|ip| ip.is_ipv4() == is_ipv4)
-}
-
-fn put_port(bytes: &mut Vec<u8>, port: u16) {
-    bytes.extend(port.to_be_bytes());
-    bytes.extend([0, 0]);
-}
-
-pub(crate) fn protocol_number(protocol: Protocol) -> u8 {
-    match protocol {
-        Protocol::Tcp => 6,
-        Protocol::Udp => 17,
-        Protocol::Sctp => 132,
-    }
-}
-
-fn octets(ip: IpAddr) -> Vec<u8> {
-    match ip {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    }
 }

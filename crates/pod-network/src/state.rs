@@ -30,12 +30,17 @@ use std::sync::OnceLock;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use telaio_netlink::netns::NAMES_DIR;
 
 use crate::attachment::Attachment;
 use crate::error::{Error, Result};
 use crate::names;
 use crate::network::Network;
 use crate::networks::Before;
+
+mod attachments;
+
+pub(crate) use attachments::Holders;
 
 /// Where state is kept unless said otherwise.
 pub const STATE_DIR: &str = "/var/lib/telaio";
@@ -72,13 +77,17 @@ impl Host {
 
     /// Records that cannot be read. What they tell of is left as it is; everything else goes on.
     pub fn problems(&self) -> Result<Vec<Error>> {
-        self.state()?.unreadable()
+        let state = self.state()?;
+        let mut errors = state.unreadable()?;
+        errors.extend(state.unreadable_attachments()?);
+        Ok(errors)
     }
 
     /// Every attachment on record. One whose making was cut short is not among them.
     pub fn attachments(&self) -> Result<Vec<Attachment>> {
-        let mut found: Vec<_> =
-            self.state()?.attachments()?.into_iter().filter_map(|(_, record)| record).collect();
+        let records = self.state()?.attachments()?.into_iter().filter_map(|(_, record)| record);
+        // Until it has its hardware address it is not whole.
+        let mut found: Vec<_> = records.filter(|record| !record.mac.is_empty()).collect();
         found.sort_by(|a, b| (&a.network, &a.container).cmp(&(&b.network, &b.container)));
         Ok(found)
     }
@@ -144,6 +153,30 @@ impl Mark {
 #[must_use]
 pub(crate) struct Lock {
     _file: File,
+}
+
+/// With others who make named namespaces, of whichever state directory: until there is a link in one, nothing else says that
+/// somebody needs it.
+pub(crate) fn lock_names() -> Result<Lock> {
+    let path = Path::new(NAMES_DIR);
+    fs::create_dir_all(path).map_err(Error::io("cannot make", path))?;
+    let file = File::open(path).map_err(Error::io("cannot open", path))?;
+    file.lock_shared().map_err(Error::io("cannot lock", path))?;
+    Ok(Lock { _file: file })
+}
+
+/// With nobody who makes one; `None` while somebody does, or where there are none.
+pub(crate) fn try_lock_names() -> Result<Option<Lock>> {
+    let path = Path::new(NAMES_DIR);
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(Error::io("cannot open", path))?,
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(Some(Lock { _file: file })),
+        Err(fs::TryLockError::WouldBlock) => Ok(None),
+        Err(fs::TryLockError::Error(error)) => Err(Error::io("cannot lock", path)(error)),
+    }
 }
 
 /// The records of this boot.
@@ -283,7 +316,8 @@ impl State {
         Ok((found, errors))
     }
 
-    /// Records of networks and nodes that cannot be read.
+    /// Records of networks and nodes that cannot be read; those of attachments are told by
+    /// [`unreadable_attachments`](Self::unreadable_attachments).
     pub(crate) fn unreadable(&self) -> Result<Vec<Error>> {
         let (_, mut errors) = self.read_networks()?;
         errors.extend(self.node_record::<crate::overlay::NodeRecord>().err());
@@ -318,84 +352,6 @@ impl State {
             _ => {}
         }
         let path = self.network_path(name);
-        remove_file(&temporary(&path))?;
-        remove_file(&path)
-    }
-
-    pub(crate) fn attachment_path(&self, key: &str) -> PathBuf {
-        self.dir.join("attachments").join(key)
-    }
-
-    /// An attachment by the key of its record; `Some(None)` if its making was cut short before it was whole.
-    #[expect(clippy::option_option, reason = "none, unfinished and whole are three")]
-    pub(crate) fn attachment(&self, key: &str) -> Result<Option<Option<Attachment>>> {
-        let path = self.attachment_path(key);
-        match read_record(&path) {
-            Ok(Some(record)) => Ok(Some(Some(record))),
-            Ok(None) => Ok(None),
-            Err(Error::Record { .. }) => Ok(Some(None)),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// All attachments by the key of their records, with those whose making was cut short.
-    pub(crate) fn attachments(&self) -> Result<Vec<(String, Option<Attachment>)>> {
-        let mut found = Vec::new();
-        for entry in read_dir(&self.dir.join("attachments"))? {
-            let name = entry.file_name();
-            let (Some(key), false) = (name.to_str(), is_temporary(&entry.path())) else { continue };
-            if let Some(record) = self.attachment(key)? {
-                found.push((key.to_owned(), record));
-            }
-        }
-        Ok(found)
-    }
-
-    /// Begins a record; gives the lock on it. `None` if there is one of this key.
-    pub(crate) fn begin_attachment(&self, key: &str, record: &Attachment) -> Result<Option<File>> {
-        let path = self.attachment_path(key);
-        let file = match File::options().write(true).create_new(true).open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(None),
-            Err(error) => return Err(Error::io("cannot make", path)(error)),
-        };
-        // Before the lock is ours somebody may take it for one that was cut short, and remove it.
-        let begun = file.lock().and_then(|()| is_at(&file, &path)).and_then(|is_there| {
-            if is_there {
-                write_json(&file, record)?;
-            }
-            Ok(is_there)
-        });
-        let is_there = begun.inspect_err(|_| {
-            // Half a record is of no use to anybody, and nothing has been made yet.
-            let _ = fs::remove_file(&path);
-        });
-        Ok(is_there.map_err(Error::io("cannot write", path))?.then_some(file))
-    }
-
-    /// Locks a record for as long as the file is open; `None` if another call has it, or it is gone.
-    pub(crate) fn lock_attachment(&self, key: &str) -> Result<Option<File>> {
-        let path = self.attachment_path(key);
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::io("cannot open", path)(error)),
-        };
-        match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
-            Err(fs::TryLockError::WouldBlock) => Ok(None),
-            Err(fs::TryLockError::Error(error)) => Err(Error::io("cannot lock", path)(error)),
-        }
-    }
-
-    /// Replaces a record.
-    pub(crate) fn save_attachment(&self, key: &str, record: &Attachment) -> Result<()> {
-        write_record(&self.attachment_path(key), record)
-    }
-
-    /// Removes a record; that it is gone already is no fault.
-    pub(crate) fn remove_attachment(&self, key: &str) -> Result<()> {
-        let path = self.attachment_path(key);
         remove_file(&temporary(&path))?;
         remove_file(&path)
     }
@@ -478,15 +434,6 @@ pub(crate) fn read_dir(path: &Path) -> Result<Vec<fs::DirEntry>> {
         Err(error) => return Err(Error::io("cannot list", path)(error)),
     };
     entries.collect::<io::Result<_>>().map_err(Error::io("cannot list", path))
-}
-
-/// Whether an open file is the one at a path.
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    match fs::metadata(path) {
-        Ok(there) => Ok(there.ino() == file.metadata()?.ino()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 fn is_temporary(path: &Path) -> bool {

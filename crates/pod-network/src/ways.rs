@@ -64,7 +64,9 @@ impl Host {
     /// How the ways to other nodes are; none before a node was set up.
     pub fn ways(&self) -> Result<Option<Ways>> {
         let record: NodeRecord = self.state()?.node_record()?;
-        let Some(node) = record.nodes.values().next() else { return Ok(None) };
+        // Of the nodes that this machine is, the one as which it reaches others.
+        let Some(node) = record.carrier().cloned() else { return Ok(None) };
+        let node = &node;
         let doing = || Error::kernel("listing the ways to other nodes");
         let mut rtnl = Rtnetlink::open().map_err(doing())?;
         let uplink = match overlay::uplink(node.tunnel) {

@@ -539,7 +539,17 @@ fn what_is_missing_of_the_ways_to_other_nodes_is_told() {
         a.set_up(backend, None);
         let request = b.request(&external(&b));
         a.machine.run(move || add_other_nodes(vec![request]).unwrap());
+        // Another node of the same machine, which comes first by name, and reaches nobody.
+        a.machine.run(move || {
+            let other: cidr::Ipv4Inet = "10.79.0.1/24".parse().unwrap();
+            let backend = match backend {
+                Backend::HostGw => Backend::default(),
+                Backend::Vxlan { .. } => Backend::HostGw,
+            };
+            setup_node(SetupNodeRequest::new("0", other, vec![]).with_backend(backend)).unwrap();
+        });
         let well = ways(&a);
+        assert_eq!(well.backend, backend);
         let [peer] = well.peers.as_slice() else { panic!("{well:?}") };
         assert_eq!((peer.peer.id.as_str(), peer.missing.len()), ("b", 0), "{well:?}");
         assert_eq!(well.address, Some("192.168.5.1".parse().unwrap()));

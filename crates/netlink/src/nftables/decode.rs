@@ -31,6 +31,54 @@ pub(crate) fn leads_to(bytes: &[u8]) -> Option<String> {
     }
 }
 
+/// Whether a rule refuses whatever comes to it: also with a kind of answer that we never give.
+pub(crate) fn refuses(bytes: &[u8]) -> bool {
+    let mut steps = Attributes(bytes).into_iter().map(|(_, value)| Attributes(value)).peekable();
+    while let Some(step) = steps.next() {
+        let name = step.str(rule::EXPRESSION_NAME);
+        if steps.peek().is_some() {
+            if !matches!(name, Some("counter" | "log")) {
+                return false;
+            }
+            continue;
+        }
+        return match name {
+            Some("reject") => true,
+            // As iptables writes it.
+            Some("target") => {
+                let at = step.nested(rule::EXPRESSION_DATA);
+                at.is_some_and(|at| at.str(1) == Some("REJECT"))
+            }
+            _ => matches!(expression(step), Some(Expression::Verdict(Verdict::Drop))),
+        };
+    }
+    false
+}
+
+/// The names of links that a rule asks for, also where others of its steps are none that we know.
+pub(crate) fn links(bytes: &[u8]) -> Vec<(MetaKey, String)> {
+    let steps = Attributes(bytes).into_iter().map(|(_, value)| expression(Attributes(value)));
+    let (mut found, mut loaded) = (Vec::new(), None);
+    for step in steps {
+        match step {
+            Some(Expression::Meta {
+                to,
+                key: key @ (MetaKey::InputName | MetaKey::OutputName),
+            }) => {
+                loaded = Some((to, key));
+            }
+            Some(Expression::Compare { from, op: CompareOp::Equal, value }) => {
+                let asked = loaded.take().filter(|(to, _)| *to == from);
+                let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
+                let name = String::from_utf8_lossy(text).into_owned();
+                found.extend(asked.map(|(_, key)| (key, name)));
+            }
+            _ => loaded = None,
+        }
+    }
+    found
+}
+
 fn expression(attributes: Attributes<'_>) -> Option<Expression> {
     let name = attributes.str(rule::EXPRESSION_NAME)?;
     let at = attributes.nested(rule::EXPRESSION_DATA)?;

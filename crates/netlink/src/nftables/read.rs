@@ -1,7 +1,7 @@
 //! Reading back what is there: all of a kind, or single objects by name.
 
 use super::decode;
-use super::expression::{Expression, Verdict};
+use super::expression::{Expression, MetaKey, Verdict};
 use super::numbers::{self, Family, HEADER_LEN, chain, data, element, header, rule, set, table};
 use super::transport::Nftables;
 use crate::error::NetlinkError;
@@ -38,6 +38,10 @@ pub struct ReadRule {
     pub handle: u64,
     /// The chain that its last step leads to, whatever comes before that.
     pub leads_to: Option<String>,
+    /// Whatever comes to it is dropped or rejected: it has no condition.
+    pub refuses: bool,
+    /// The names of links that it asks for, whatever else it asks; of names of which only the beginning counts that.
+    pub links: Vec<(MetaKey, String)>,
     /// Its comment, if it has one.
     pub comment: Option<String>,
     /// Its expressions; `None` if it has some that we never use.
@@ -352,6 +356,8 @@ fn read_rule(attributes: Attributes<'_>) -> Option<ReadRule> {
         chain: attributes.str(rule::CHAIN)?.to_owned(),
         handle: attributes.be64(rule::HANDLE).unwrap_or(0),
         leads_to: decode::leads_to(expressions),
+        refuses: decode::refuses(expressions),
+        links: decode::links(expressions),
         comment: attributes.get(rule::USERDATA).and_then(comment),
         expressions: decode::expressions(expressions),
     })

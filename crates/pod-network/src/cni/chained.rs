@@ -135,11 +135,24 @@ fn host_end(interfaces: &[Value]) -> Result<Option<String>, Fault> {
 }
 
 fn delete(host: &Host, config: &Config, target: &Target) -> Result<(), Fault> {
-    let state = host.state()?;
-    let _lock = state.lock_shared()?;
-    let key = key(config, target);
-    let Some(record) = state.attachment(&key)? else { return Ok(()) };
-    Ok(attach::detach(&state, &key, record)?)
+    // What a record would say that is lost: nothing but the ports that were claimed in its name.
+    let unknown = Attachment {
+        network: network(config),
+        container: target.container.clone(),
+        interface: target.interface.clone(),
+        netns: String::new(),
+        netns_name: None,
+        host_link: String::new(),
+        is_routed: false,
+        is_chained: true,
+        asked_mac: None,
+        mac: String::new(),
+        addresses: Vec::new(),
+        ports: Vec::new(),
+        bandwidth: None,
+        pod: None,
+    };
+    Ok(attach::take_back(&host.state()?, &unknown)?)
 }
 
 fn check(host: &Host, request: &Request) -> Result<(), Fault> {

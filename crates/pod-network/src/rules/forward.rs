@@ -5,11 +5,12 @@
 //! of ours, [`PASS`], is led to from its end, and accepts what goes to and comes from instances; what others refuse
 //! before stays refused. Whoever removes it, or has the chain accept again, finds it as it should be after the next repair.
 //!
-//! Chains of other names are their owners' alone: [`refusing`](super::refusing_chains) tells of them.
+//! Chains of other names are their owners' alone, and so is one in which a rule refuses whatever comes to it, as firewalld's:
+//! [`refusing`](super::refusing_chains) tells of them.
 
 use telaio_netlink::NetlinkError;
 use telaio_netlink::nftables::{
-    Batch, Chain, CompareOp, Expression, Family, MetaKey, Nftables, Reg, Verdict,
+    Batch, Chain, CompareOp, Expression, Family, MetaKey, Nftables, ReadRule, Reg, Verdict,
 };
 
 use super::{Cluster, ENOENT, FAMILIES, LINK_NAME_BYTES, TABLE, is_missing};
@@ -22,6 +23,12 @@ pub const PASS: &str = "TELAIO-POD-PASS";
 pub const FILTER: &str = "filter";
 /// The chain that leads to it.
 pub const FORWARD: &str = "FORWARD";
+/// The table of firewalld.
+pub const FIREWALLD: &str = "firewalld";
+/// What names of links of ours begin with.
+const OUR_LINKS: [&str; 3] = ["tlb-", "tlbx-", HOST_LINK_PREFIX];
+/// All of them at once, and little else.
+const OUR_LINKS_BEGIN: &str = "tl";
 /// The kernel's number for packets that are carried on.
 const HOOK_FORWARD: u32 = 2;
 
@@ -107,17 +114,30 @@ fn rules(cluster: &Cluster<'_>) -> Vec<Vec<Expression>> {
     names.into_iter().flat_map(both).collect()
 }
 
-/// Others' chains that drop what they do not know, and that we have no place in: each as `family table chain`.
+/// Others' chains that refuse what they do not know, and that we have no place in: each as `family table chain`. Either they drop at
+/// their end, or a rule without a condition refuses, as firewalld's does. One whose table has rules about links of ours is told
+/// about them already.
 pub(super) fn refusing(nftables: &mut Nftables) -> Result<Vec<String>, NetlinkError> {
     let mut found = Vec::new();
     for (family, table) in nftables.tables()? {
         if table == TABLE || family == Family::Bridge {
             continue;
         }
-        for chain in nftables.chains(family, &table)? {
-            let is_forward = chain.base.as_ref().is_some_and(|(_, hook, _)| *hook == HOOK_FORWARD);
+        let mut chains = nftables.chains(family, &table)?;
+        chains.retain(|it| it.base.as_ref().is_some_and(|(_, hook, _)| *hook == HOOK_FORWARD));
+        if chains.is_empty() {
+            continue;
+        }
+        let rules = nftables.rules(family, &table)?;
+        if knows_our_links(&table, &rules) {
+            continue;
+        }
+        for chain in chains {
+            let own = rules.iter().filter(|rule| rule.chain == chain.name);
+            // What comes after it is never asked, so we have no place there either.
+            let has_refused = own.clone().any(|rule| rule.refuses);
             let is_passed = table == FILTER && chain.name == FORWARD && family != Family::Inet;
-            if is_forward && chain.refuses && !is_passed {
+            if has_refused || (chain.refuses && !is_passed) {
                 let name = match family {
                     Family::Ip => "ip",
                     Family::Ip6 => "ip6",
@@ -129,4 +149,22 @@ pub(super) fn refusing(nftables: &mut Nftables) -> Result<Vec<String>, NetlinkEr
     }
     found.sort();
     Ok(found)
+}
+
+/// Whether a rule that asks for this name, or for names that begin so, asks for links of ours.
+fn is_ours(name: &str) -> bool {
+    OUR_LINKS.iter().any(|ours| name.starts_with(ours)) || name == OUR_LINKS_BEGIN
+}
+
+/// Whether somebody has told a table about links of ours: about what comes in by them and what goes out; of firewalld, where a link
+/// is in a zone, the one is enough.
+fn knows_our_links(table: &str, rules: &[ReadRule]) -> bool {
+    let asks = |key: MetaKey| {
+        // Our own chain in the table `filter` says nothing of the owner's.
+        let others = rules.iter().filter(|rule| rule.chain != PASS);
+        let mut links = others.flat_map(|rule| &rule.links);
+        links.any(|(of, name)| *of == key && is_ours(name))
+    };
+    let (comes, goes) = (asks(MetaKey::InputName), asks(MetaKey::OutputName));
+    if table == FIREWALLD { comes || goes } else { comes && goes }
 }

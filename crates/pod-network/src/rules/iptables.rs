@@ -287,10 +287,10 @@ fn masquerade(is_ipv4: bool, cluster: &Cluster<'_>, rules: &mut Vec<String>) {
         let except = masquerade.except.iter().chain(joined(cluster.networks, network));
         let except = except.filter(|cidr| cidr.is_ipv4() == is_ipv4);
         let except: Vec<String> = except.map(with_length).collect();
-        for cidr in cidrs(network, is_ipv4).map(with_length) {
-            for to in
-                [cidr.as_str(), multicast].into_iter().chain(except.iter().map(String::as_str))
-            {
+        let own: Vec<String> = cidrs(network, is_ipv4).map(with_length).collect();
+        for cidr in &own {
+            let within = own.iter().map(String::as_str).chain([multicast]);
+            for to in within.chain(except.iter().map(String::as_str)) {
                 rules.push(format!("{chain} -s {cidr} -d {to} -j RETURN"));
             }
             rules.push(format!("{chain} -s {cidr} -j MASQUERADE"));

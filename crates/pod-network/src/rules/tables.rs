@@ -156,12 +156,13 @@ fn masquerade_rules(
 ) {
     let Some(masquerade) = &network.masquerade else { return };
     let is_ours = |cidr: &&IpCidr| cidr.is_ipv4() == (words.family == Family::Ip);
-    for subnet in network.subnets.iter().map(|subnet| &subnet.cidr).filter(is_ours) {
-        // What stays within the network, its multicast included, is its own.
-        let multicast = words.multicast();
-        let within = [*subnet, multicast];
+    let own = || network.subnets.iter().map(|subnet| &subnet.cidr).filter(is_ours);
+    let multicast = words.multicast();
+    for subnet in own() {
+        // What stays within the network, all its ranges and its multicast included, is its own.
+        let within = own().chain([&multicast]);
         let except = masquerade.except.iter().chain(joined(networks, network)).filter(is_ours);
-        for except in within.iter().chain(except) {
+        for except in within.chain(except) {
             rule(words.between(subnet, except, Verdict::Accept));
         }
         rule(words.masqueraded(subnet));

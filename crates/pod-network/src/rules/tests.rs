@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::network::{Masquerade, Mode, Subnet};
+use crate::port::{Port, Protocol};
 
 fn instance() -> Attachment {
     Attachment {

@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
@@ -46,11 +46,34 @@ pub(super) struct Installer {
     state_dir: PathBuf,
     /// The configuration in our way that was warned of.
     told: Option<PathBuf>,
+    /// The plugin and its source when they were last found to be the same.
+    same: Option<[Stamp; 2]>,
+}
+
+/// A file as it was: one that has been written, or replaced, has another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    place: (u64, u64),
+    len: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(path: &Path) -> io::Result<Self> {
+        let it = fs::metadata(path)?;
+        Ok(Self {
+            place: (it.dev(), it.ino()),
+            len: it.len(),
+            modified: (it.mtime(), it.mtime_nsec()),
+            changed: (it.ctime(), it.ctime_nsec()),
+        })
+    }
 }
 
 impl Installer {
     pub(super) fn new(settings: CniSettings, state_dir: &Path) -> Self {
-        Self { settings, state_dir: state_dir.to_owned(), told: None }
+        Self { settings, state_dir: state_dir.to_owned(), told: None, same: None }
     }
 
     /// Makes both as they should be; how it stands. Costs little where they are so. Another plugin's configuration is no
@@ -58,7 +81,8 @@ impl Installer {
     pub(super) fn install(&mut self, network: &Network) -> Result<String, String> {
         let settings = &self.settings;
         if let Some(dir) = &settings.bin_dir {
-            install_plugin(dir, settings.plugin.as_deref(), &self.state_dir)?;
+            let plugin = settings.plugin.as_deref();
+            install_plugin(dir, plugin, &self.state_dir, &mut self.same)?;
         }
         let Some(dir) = &settings.conf_dir else {
             return Ok("no configuration is installed".to_owned());
@@ -97,8 +121,18 @@ impl Installer {
 ///
 /// It says the same of the network as its record does, or the plugin would change the one to fit the other.
 fn configuration(network: &Network, state_dir: &Path) -> String {
-    let range = |subnet: &Subnet| json!([{"subnet": subnet.cidr, "gateway": subnet.gateway}]);
-    let ranges: Vec<_> = network.subnets.iter().map(range).collect();
+    let range = |subnet: &Subnet| json!({"subnet": subnet.cidr, "gateway": subnet.gateway});
+    // An instance gets an address out of each set: one of each family, out of the first range that has one left.
+    let (mut sets, mut families) = (Vec::<Vec<_>>::new(), Vec::new());
+    for subnet in &network.subnets {
+        let is_ipv4 = subnet.cidr.is_ipv4();
+        if let Some(at) = families.iter().position(|family| *family == is_ipv4) {
+            sets[at].push(range(subnet));
+        } else {
+            families.push(is_ipv4);
+            sets.push(vec![range(subnet)]);
+        }
+    }
     let except = network.masquerade.iter().flat_map(|masquerade| &masquerade.except);
     let document = json!({
         "cniVersion": CNI_VERSION,
@@ -112,14 +146,20 @@ fn configuration(network: &Network, state_dir: &Path) -> String {
             "masqExcept": except.collect::<Vec<_>>(),
             "mtu": network.mtu,
             "stateDir": state_dir.display().to_string(),
-            "ipam": {"type": "host-local", "ranges": ranges},
+            "ipam": {"type": "host-local", "ranges": sets},
             "capabilities": {"portMappings": true, "bandwidth": true, "ips": true, "mac": true},
         }],
     });
     format!("{document:#}\n")
 }
 
-fn install_plugin(dir: &Path, plugin: Option<&Path>, state_dir: &Path) -> Result<(), String> {
+/// `same` is what both were when they last were found to be the same, so that nothing is read while they stay so.
+fn install_plugin(
+    dir: &Path,
+    plugin: Option<&Path>,
+    state_dir: &Path,
+    same: &mut Option<[Stamp; 2]>,
+) -> Result<(), String> {
     let from = match plugin {
         Some(path) => path.to_owned(),
         // We are a plugin ourselves, only a large one.
@@ -127,11 +167,20 @@ fn install_plugin(dir: &Path, plugin: Option<&Path>, state_dir: &Path) -> Result
             format!("there is no {PLUGIN} beside this binary; name it with --cni-plugin")
         })?,
     };
+    let path = dir.join(PLUGIN);
+    // Before they are read: what is written meanwhile is seen the next time.
+    let stamps = || Some([Stamp::of(&from).ok()?, Stamp::of(&path).ok()?]);
+    let now = stamps();
+    if now.is_some() && *same == now {
+        return Ok(());
+    }
+    *same = None;
     let bytes =
         fs::read(&from).map_err(|error| format!("cannot read {}: {error}", from.display()))?;
-    let path = dir.join(PLUGIN);
     let failed = |error: io::Error| format!("cannot write {}: {error}", path.display());
-    if fs::read(&path).is_ok_and(|there| there == bytes) {
+    let is_same_length = now.is_some_and(|[_, there]| there.len == bytes.len() as u64);
+    if is_same_length && fs::read(&path).is_ok_and(|there| there == bytes) {
+        *same = now;
         return Ok(());
     }
     fs::create_dir_all(dir).map_err(failed)?;
@@ -333,6 +382,50 @@ mod tests {
         assert_eq!(removed.len(), 2, "{removed:?}");
         assert!(ground.names("net.d").is_empty() && ground.names("bin").is_empty());
         assert!(remove(&ground.installer.settings, &ground.at("state")).unwrap().is_empty());
+    }
+
+    /// How much this thread has read so far.
+    fn bytes_read() -> u64 {
+        let text = fs::read_to_string("/proc/thread-self/io").unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("rchar: "));
+        line.unwrap().trim().parse().unwrap()
+    }
+
+    #[test]
+    fn a_plugin_that_is_installed_is_not_read_again_until_somebody_changes_it() {
+        const LEN: usize = 1 << 20;
+        let mut ground = Ground::new(false);
+        fs::write(ground.at("the-plugin"), vec![1; LEN]).unwrap();
+        ground.installer.install(&network()).unwrap();
+        ground.installer.install(&network()).unwrap();
+        let before = bytes_read();
+        ground.installer.install(&network()).unwrap();
+        assert!(bytes_read() - before < LEN as u64, "it was read: {}", bytes_read() - before);
+        // A new release of the same length; then somebody who spoils what is installed.
+        fs::write(ground.at("the-plugin"), vec![2; LEN]).unwrap();
+        ground.installer.install(&network()).unwrap();
+        assert_eq!(fs::read(ground.at("bin/telaio-cni")).unwrap(), vec![2; LEN]);
+        fs::write(ground.at("bin/telaio-cni"), vec![3; LEN]).unwrap();
+        ground.installer.install(&network()).unwrap();
+        assert_eq!(fs::read(ground.at("bin/telaio-cni")).unwrap(), vec![2; LEN]);
+    }
+
+    #[test]
+    fn ranges_of_one_family_are_one_set() {
+        let subnet = |cidr: &str| Subnet { cidr: cidr.parse().unwrap(), gateway: None };
+        let cidrs = ["10.244.1.0/28", "10.244.7.0/24", "fd00:1::/64"];
+        let network = Network { subnets: cidrs.map(subnet).to_vec(), ..network() };
+        let text = configuration(&network, Path::new("/state"));
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let sets = document["plugins"][0]["ipam"]["ranges"].as_array().unwrap();
+        let sets: Vec<Vec<&str>> = sets
+            .iter()
+            .map(|set| {
+                let ranges = set.as_array().unwrap();
+                ranges.iter().map(|range| range["subnet"].as_str().unwrap()).collect()
+            })
+            .collect();
+        assert_eq!(sets, [vec!["10.244.1.0/28", "10.244.7.0/24"], vec!["fd00:1::/64"]]);
     }
 
     #[test]

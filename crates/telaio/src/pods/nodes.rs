@@ -64,7 +64,8 @@ pub(crate) fn wanted(
     Some(Wanted { request, problems })
 }
 
-/// The node's own address in its ranges, one of each family.
+/// The node's own address in each of its ranges, those of one family after each other: instances get their addresses out of the first
+/// that has one left.
 fn own_ranges(own: &str, ranges: &[IpNet], problems: &mut Vec<String>) -> Vec<IpInet> {
     let mut found: Vec<IpInet> = Vec::new();
     for range in ranges {
@@ -72,15 +73,21 @@ fn own_ranges(own: &str, ranges: &[IpNet], problems: &mut Vec<String>) -> Vec<Ip
             problems.push(no_room(own, range));
             continue;
         };
-        match found.iter().find(|it| it.is_ipv4() == inet.is_ipv4()) {
+        let network = inet.network();
+        let meets = |it: &&IpInet| {
+            it.network().contains(&network.first_address())
+                || network.contains(&it.network().first_address())
+        };
+        match found.iter().find(meets) {
             Some(first) => problems.push(format!(
-                "node {own}: podCIDR {range} is not used, for a node has one of each family, and {} comes first; \
-                 give it one that is large enough",
+                "node {own}: podCIDR {range} is not used, for it overlaps {}; give it one that does not",
                 first.network()
             )),
             None => found.push(inet),
         }
     }
+    let is_first_ipv4 = found.first().is_some_and(IpInet::is_ipv4);
+    found.sort_by_key(|inet| inet.is_ipv4() != is_first_ipv4);
     found
 }
 
@@ -304,6 +311,16 @@ mod tests {
     }
 
     #[test]
+    fn a_node_has_all_its_ranges_those_of_one_family_together() {
+        let cidrs = ["10.244.1.0/28", "fd00:1::/64", "10.244.7.0/24", "fd00:7::/64"];
+        let nodes = BTreeMap::from([node("a", &cidrs, &["192.168.0.1"])]);
+        let wanted = wanted(&"a".into(), &nodes, &NodeSettings::default(), true).unwrap();
+        let own: Vec<_> = wanted.request.node_ip_cidrs.iter().map(ToString::to_string).collect();
+        assert_eq!(own, ["10.244.1.1/28", "10.244.7.1/24", "fd00:1::1/64", "fd00:7::1/64"]);
+        assert!(wanted.problems.is_empty(), "{:?}", wanted.problems);
+    }
+
+    #[test]
     fn without_ranges_of_its_own_a_node_has_those_of_its_settings() {
         let nodes = BTreeMap::from([node("a", &[], &["192.168.0.1"])]);
         let none = NodeSettings::default();
@@ -380,7 +397,7 @@ mod tests {
     fn an_object_that_makes_no_sense_is_named_and_the_others_are_reached() {
         let vxlan = ("backend-type", "vxlan");
         let nodes = BTreeMap::from([
-            node("a", &["10.244.1.0/24", "10.245.1.0/24"], &["192.168.0.1"]),
+            node("a", &["10.244.1.0/24", "10.244.1.128/25"], &["192.168.0.1"]),
             node("good", &["10.244.2.0/24"], &["192.168.0.2"]),
             node("silent", &["10.244.3.0/24"], &[]),
             node("narrow", &["10.244.4.0/31"], &["192.168.0.4"]),
@@ -403,7 +420,7 @@ mod tests {
         assert_eq!(peers, ["elsewhere", "good", "routed"]);
         let problems = wanted.problems.join("\n");
         for (node, what) in [
-            ("node a: podCIDR 10.245.1.0/24", "10.244.1.0/24 comes first"),
+            ("node a: podCIDR 10.244.1.128/25", "overlaps 10.244.1.0/24"),
             ("node silent", "status.addresses"),
             ("node narrow: podCIDR 10.244.4.0/31", "larger"),
             ("node garbled", "backend-data"),

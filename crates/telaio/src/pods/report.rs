@@ -136,8 +136,10 @@ pub(super) fn report(host: &Host, known: &Shared) -> PodsReport {
     problems.extend(host.problems().unwrap_or_default().iter().map(ToString::to_string));
     let mut told = HashSet::new();
     problems.retain(|problem| told.insert(problem.clone()));
-    let more = known.problems.len().saturating_sub(PROBLEMS_SHOWN_MAX);
-    problems.extend(known.problems.into_iter().take(PROBLEMS_SHOWN_MAX));
+    let mut others = known.problems;
+    others.retain(|problem| !told.contains(problem));
+    let more = others.len().saturating_sub(PROBLEMS_SHOWN_MAX);
+    problems.extend(others.into_iter().take(PROBLEMS_SHOWN_MAX));
     if more > 0 {
         problems.push(format!("and {more} more; the log has all of them"));
     }

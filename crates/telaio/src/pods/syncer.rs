@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use telaio_model::{Kind, Node, Object, ObjectKey};
 use telaio_pod_network::node::SetupNodeRequest;
 use telaio_pod_network::policy::{Keeper, Newcomers, Told};
+use telaio_pod_network::rules::forward::FIREWALLD;
 use telaio_pod_network::{Attachment, Error, Host, overlay};
 use telaio_reconcile::kpng::{Inbox, News};
 use telaio_reconcile::{ApplyError, SyncHandle, SyncKind, SyncReport, Syncer};
@@ -262,14 +263,9 @@ impl PodsSyncer {
             );
         }
         self.problems.unreached = mended.unreached;
+        self.problems.unreadable = mended.unreadable;
         let refusing = telaio_pod_network::rules::refusing_chains()?;
-        let refusing = refusing.into_iter().map(|chain| {
-            format!(
-                "the chain {chain} drops what it does not know, instances' packets among it; accept there what comes in and goes \
-                 out by their bridges, as with: nft insert rule {chain} iifname \"tl*\" accept, and the same with oifname"
-            )
-        });
-        self.problems.of_others = refusing.collect();
+        self.problems.of_others = refusing.iter().map(|chain| refusal(chain)).collect();
         Ok(())
     }
 
@@ -317,6 +313,24 @@ impl Syncer for PodsSyncer {
     }
 }
 
+/// What is told of a chain of another's that refuses instances' packets.
+fn refusal(chain: &str) -> String {
+    let firewalld = format!("inet {FIREWALLD} ");
+    let remedy = if chain.starts_with(&firewalld) {
+        "put their bridge and the link to other nodes into a zone that forwards, as with: firewall-cmd --permanent --zone=trusted \
+         --add-interface=tlb-NODE --add-interface=telaio.1, and firewall-cmd --reload"
+            .to_owned()
+    } else {
+        format!(
+            "accept there what comes in and goes out by their bridges, as with: nft insert rule {chain} iifname \"tl*\" accept, and \
+             the same with oifname"
+        )
+    };
+    format!(
+        "the chain {chain} refuses what it does not know, instances' packets among it; {remedy}"
+    )
+}
+
 /// The pod that an attachment is of, if that is known.
 fn key_of(attachment: &Attachment) -> Option<ObjectKey> {
     let pod = attachment.pod.as_ref()?;
@@ -336,6 +350,8 @@ struct Problems {
     refused: Vec<String>,
     /// Nodes that cannot be reached as this machine is.
     unreached: Vec<String>,
+    /// Records of instances that cannot be read.
+    unreadable: Vec<String>,
     /// Others' rules.
     of_others: Vec<String>,
     told: BTreeSet<String>,
@@ -343,8 +359,9 @@ struct Problems {
 
 impl Problems {
     fn tell(&mut self) -> Vec<String> {
-        let all = [&self.of_objects, &self.refused, &self.unreached, &self.of_others];
-        let all: BTreeSet<String> = all.into_iter().flatten().cloned().collect();
+        let machine = [&self.unreached, &self.unreadable, &self.of_others];
+        let all = [&self.of_objects, &self.refused].into_iter().chain(machine);
+        let all: BTreeSet<String> = all.flatten().cloned().collect();
         for problem in all.difference(&self.told) {
             tracing::warn!("{problem}");
         }

@@ -22,4 +22,5 @@ mod flannel;
 mod life;
 mod nodes;
 mod policy;
+mod ranges;
 mod rules;
