@@ -131,7 +131,9 @@ fn install_plugin(dir: &Path, plugin: Option<&Path>, state_dir: &Path) -> Result
         fs::read(&from).map_err(|error| format!("cannot read {}: {error}", from.display()))?;
     let path = dir.join(PLUGIN);
     let failed = |error: io::Error| format!("cannot write {}: {error}", path.display());
-    if fs::read(&path).is_ok_and(|there| there == bytes) {
+    // One that its owner may not run is as good as none.
+    let can_run = |it: fs::Metadata| it.permissions().mode() & 0o100 != 0;
+    if fs::metadata(&path).is_ok_and(can_run) && fs::read(&path).is_ok_and(|there| there == bytes) {
         return Ok(());
     }
     fs::create_dir_all(dir).map_err(failed)?;
