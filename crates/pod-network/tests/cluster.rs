@@ -353,10 +353,8 @@ fn networks_of_this_machine_do_not_reach_other_nodes_instances_nor_they_them() {
         };
         b.machine.sh(&format!("ip route add 10.78.0.0/24 {by}; ip -6 route add fd78::/64 {by6}"));
         // What comes from there shows its own address.
-        b.machine.sh(
-            "nft insert rule ip telaio-pods source ip daddr 10.78.0.0/24 accept; \
-             nft insert rule ip6 telaio-pods source ip6 daddr fd78::/64 accept",
-        );
+        b.machine.sh("nft insert rule ip telaio-pods source ip daddr 10.78.0.0/24 accept; \
+             nft insert rule ip6 telaio-pods source ip6 daddr fd78::/64 accept");
         let tries = |from: &str, ip: &str| {
             let patience = SILENCE * 2;
             ask_from(&a.machine, Some(from), ip, 80, Wire::Tcp, patience).is_ok()

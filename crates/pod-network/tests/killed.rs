@@ -206,7 +206,9 @@ fn killed_more_than_two_hundred_times_in_any_call_everything_comes_right_and_not
 /// What there is of ways to others beside the inventory: whatever a node tells them by.
 fn everything(node: &Node) -> String {
     node.inventory()
-        + &node.machine.sh("ip -o address | awk '{print $2, $3, $4}' | grep -v fe80 | sort; ip rule")
+        + &node
+            .machine
+            .sh("ip -o address | awk '{print $2, $3, $4}' | grep -v fe80 | sort; ip rule")
 }
 
 #[test]

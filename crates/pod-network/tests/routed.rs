@@ -52,15 +52,27 @@ fn an_instance_beyond_a_bridges_ports_is_published_as_any_other() {
     node.instance("a", 3, vec![Port::new(8080, 80), udp, Port::new(9090, 80).at([192, 168, 5, 1])]);
     node.instance("b", 4, vec![]);
     assert_eq!(names(&node.machine), ["a", "b"]);
+    // Nobody has to ask where it is: by IPv6 the node could not for a second or two.
+    for (_, link) in routed(&node.machine) {
+        let known = node
+            .machine
+            .sh(&format!("for of in -4 -6; do ip $of neigh show dev {link} nud permanent; done"));
+        assert_eq!(
+            known
+                .lines()
+                .filter(|line| line.contains("77:1::") || line.starts_with("10.77.1."))
+                .count(),
+            2,
+            "{known}"
+        );
+    }
     for wire in WIRES {
         let _servers = ["10.77.1.3", "fd77:1::3"].map(|ip| serve(&node, Some("a"), ip, 80, wire));
         let outer = |ip: &str| ask_from(&outside, None, ip, 8080, wire, PATIENCE);
         assert_eq!(outer("192.168.5.1").as_deref(), Ok("192.168.5.99"), "{wire:?}");
         assert_eq!(outer("fd05::1").as_deref(), Ok("fd05::99"), "{wire:?}");
         let from = |who, ip: &str, port| ask(&node, who, ip, port, wire);
-        for (who, v4, v6) in
-            [("near", "10.77.1.2", "fd77:1::2"), ("b", "10.77.1.4", "fd77:1::4")]
-        {
+        for (who, v4, v6) in [("near", "10.77.1.2", "fd77:1::2"), ("b", "10.77.1.4", "fd77:1::4")] {
             assert_eq!(from(Some(who), "10.77.1.3", 80).as_deref(), Ok(v4), "{wire:?}");
             assert_eq!(from(Some(who), "fd77:1::3", 80).as_deref(), Ok(v6), "{wire:?}");
             assert_eq!(from(Some(who), "10.77.1.1", 8080).as_deref(), Ok(v4), "{wire:?}");
@@ -76,8 +88,8 @@ fn an_instance_beyond_a_bridges_ports_is_published_as_any_other() {
     let at = |ip: &str| ask_from(&node.machine, Some("b"), ip, 9090, Wire::Tcp, SILENCE);
     assert!(at("192.168.5.1").is_ok() && at("10.77.1.1").is_err(), "at one address");
     // To the outside, and with more than a packet holds.
-    let _servers = ["192.168.5.99", "fd05::99"]
-        .map(|ip| support::serve_on(&outside, None, ip, 81, Wire::Tcp));
+    let _servers =
+        ["192.168.5.99", "fd05::99"].map(|ip| support::serve_on(&outside, None, ip, 81, Wire::Tcp));
     assert_eq!(ask(&node, Some("b"), "192.168.5.99", 81, Wire::Tcp).as_deref(), Ok("192.168.5.1"));
     assert_eq!(ask(&node, Some("b"), "fd05::99", 81, Wire::Tcp).as_deref(), Ok("fd05::1"));
     echo(&node.machine, Some("b"), "10.77.1.3", 80, (Wire::Tcp, 1 << 20)).unwrap();
@@ -133,9 +145,11 @@ fn every_difference_of_an_instance_without_a_bridge_is_found_and_mended() {
     ));
     machine.run(|| Host::default().repair().unwrap());
     let _server = serve_at(&machine, Some("a"), "10.88.0.3", 80, Wire::Tcp);
-    for (who, ip, port) in
-        [(Some("near"), "10.88.0.3", 80), (Some("near"), "10.88.0.1", 8080), (None, "127.0.0.1", 8080)]
-    {
+    for (who, ip, port) in [
+        (Some("near"), "10.88.0.3", 80),
+        (Some("near"), "10.88.0.1", 8080),
+        (None, "127.0.0.1", 8080),
+    ] {
         let answer = ask_at(&machine, who, ip, port, Wire::Tcp);
         assert!(answer.is_ok(), "{who:?} {ip}:{port}: {answer:?}");
     }
@@ -168,7 +182,10 @@ fn one_instance_without_a_bridge_goes_alone_and_leaves_nothing() {
         assert_eq!(machine.sh("ip -n a -o link | wc -l").trim(), "1", "only loopback is left");
     }
     let _server = serve_at(&machine, Some("b"), "10.88.0.3", 80, Wire::Tcp);
-    assert_eq!(ask_at(&machine, Some("near"), "10.88.0.3", 80, Wire::Tcp).as_deref(), Ok("10.88.0.2"));
+    assert_eq!(
+        ask_at(&machine, Some("near"), "10.88.0.3", 80, Wire::Tcp).as_deref(),
+        Ok("10.88.0.2")
+    );
     // Where a port becomes free, the next one hangs on the bridge again.
     machine.sh("ip link del filler7");
     Call::new("ADD", "a", &config()).make(&machine).unwrap();

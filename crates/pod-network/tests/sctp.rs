@@ -253,7 +253,9 @@ fn a_policy_lets_a_port_of_sctp_pass_for_whom_it_names_and_nothing_else() {
         assert_eq!((came.from, came.kind), (ip.parse().unwrap(), INIT_ACK));
     }
     // A rule for SCTP is none for anything else.
-    let ping = |from: &str| node.machine.try_sh(&format!("ip netns exec telaio-i-{from} ping -c 1 -W 1 10.77.1.2"));
+    let ping = |from: &str| {
+        node.machine.try_sh(&format!("ip netns exec telaio-i-{from} ping -c 1 -W 1 10.77.1.2"))
+    };
     assert!(!ping("b"));
     keep(&node, &pods, vec![]);
     assert!(ping("b"));

@@ -42,7 +42,8 @@ pub(crate) fn of_calls(ours: &Ours, floor: &[Cost], reference: &[Reference]) {
         own.count
     );
     println!("| call | wall | CPU |\n|---|---|---|");
-    let row = |what: &str, cost: Cost| println!("| {what} | {} | {} |", ms(cost.wall), ms(cost.cpu));
+    let row =
+        |what: &str, cost: Cost| println!("| {what} | {} | {} |", ms(cost.wall), ms(cost.cpu));
     row("floor: static program, netlink calls, one nftables transaction", floor);
     row("telaio-cni ADD", own.add);
     let reference = beside(reference, own.count);
@@ -122,7 +123,11 @@ pub(crate) fn of_bars(ours: &Ours, floor: &[Cost], reference: &[Reference]) {
     let place = few(&ours.sizes);
     let base = &ours.sizes[place];
     let to_floor = ratio(base.add.cpu, floor[place].cpu);
-    row("ADD with one port: at most 2 × the floor's CPU", format!("{to_floor:.2} ×"), to_floor <= 2.0);
+    row(
+        "ADD with one port: at most 2 × the floor's CPU",
+        format!("{to_floor:.2} ×"),
+        to_floor <= 2.0,
+    );
     if let Some([add, _]) = beside(reference, base.count) {
         let less = ratio(add.wall, base.add.wall);
         let what = "ADD with one port: the reference chain takes at least 10 × the wall time";
@@ -132,9 +137,7 @@ pub(crate) fn of_bars(ours: &Ours, floor: &[Cost], reference: &[Reference]) {
         if size.count < MANY {
             continue;
         }
-        for (what, now, then) in
-            [("ADD", size.add, base.add), ("DEL", size.delete, base.delete)]
-        {
+        for (what, now, then) in [("ADD", size.add, base.add), ("DEL", size.delete, base.delete)] {
             let [cpu, wall] = [ratio(now.cpu, then.cpu), ratio(now.wall, then.wall)];
             row(
                 &format!("{what} at {}: at most 1.5 × what it costs at {}", size.count, base.count),

@@ -83,9 +83,11 @@ fn networks_of_one_node_do_not_reach_each_other_unless_they_are_joined() {
 fn networks_of_configurations_reach_each_other_where_one_says_so_by_both_families() {
     let machine = machine(&["a", "b", "c"]);
     let network = |number: u8, reaches: serde_json::Value| {
-        config_with(json!({"name": format!("net{number}"), "bridge": format!("br{number}"), "reaches": reaches,
+        config_with(
+            json!({"name": format!("net{number}"), "bridge": format!("br{number}"), "reaches": reaches,
             "ipam": {"type": "host-local", "ranges": [[{"subnet": format!("10.9{number}.0.0/16")}],
-                [{"subnet": format!("fd9{number}::/64")}]], "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}}))
+                [{"subnet": format!("fd9{number}::/64")}]], "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}}),
+        )
     };
     for (name, config) in [
         ("a", network(1, json!([]))),

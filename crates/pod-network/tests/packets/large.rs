@@ -22,10 +22,9 @@ fn what_is_larger_than_a_packet_arrives_whole_on_one_node_and_from_and_to_the_ou
         let _servers = ["10.77.1.2", "fd77:1::2"].map(|ip| serve(&node, Some("a"), ip, 80, size.0));
         let _outer =
             ["192.168.5.99", "fd05::99"].map(|ip| serve_on(&outside, None, ip, 81, size.0));
-        for (ip, published, far) in [
-            ("10.77.1.2", "192.168.5.1", "192.168.5.99"),
-            ("fd77:1::2", "fd05::1", "fd05::99"),
-        ] {
+        for (ip, published, far) in
+            [("10.77.1.2", "192.168.5.1", "192.168.5.99"), ("fd77:1::2", "fd05::1", "fd05::99")]
+        {
             let of = |who, ip, port| echo(&node.machine, who, ip, port, size);
             assert_eq!(of(Some("b"), ip, 80), Ok(()), "one bridge {size:?}");
             assert_eq!(of(None, ip, 80), Ok(()), "the node {size:?}");

@@ -9,10 +9,8 @@ use crate::support::{Node, ask, lan, serve_on};
 fn what_leaves_the_cluster_is_masqueraded_except_where_told() {
     let node = Node::bare("masq", 1);
     let outside = lan(&[&node]);
-    outside.sh(
-        "ip address add 192.168.6.1/24 dev sw0; ip address add fd06::1/64 dev sw0 nodad; \
-         ip route add 10.77.1.0/24 via 192.168.5.1; ip -6 route add fd77:1::/64 via fd05::1",
-    );
+    outside.sh("ip address add 192.168.6.1/24 dev sw0; ip address add fd06::1/64 dev sw0 nodad; \
+         ip route add 10.77.1.0/24 via 192.168.5.1; ip -6 route add fd77:1::/64 via fd05::1");
     node.machine.run(|| {
         let ip: cidr::Ipv4Inet = "10.77.1.1/24".parse().unwrap();
         let mut request = SetupNodeRequest::new("masq", ip, vec![])

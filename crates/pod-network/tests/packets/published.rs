@@ -12,7 +12,8 @@ use crate::support::{Node, PATIENCE, SILENCE, Wire, ask_from, lan, serve, serve_
 fn a_port_at_one_address_of_the_node_answers_there_and_nowhere_else() {
     let node = Node::bare("at", 1);
     let outside = lan(&[&node]);
-    node.machine.sh("ip address add fd05::11/64 dev lan0 nodad; ip address add 192.168.5.11/24 dev lan0");
+    node.machine
+        .sh("ip address add fd05::11/64 dev lan0 nodad; ip address add 192.168.5.11/24 dev lan0");
     node.set_up(Backend::default(), None);
     let at = |port, ip: &str| {
         let ip: std::net::IpAddr = ip.parse().unwrap();
@@ -33,12 +34,9 @@ fn a_port_at_one_address_of_the_node_answers_there_and_nowhere_else() {
             let own = ask_from(&node.machine, None, ip, port, wire, PATIENCE);
             assert!(own.is_ok(), "the node, {ip} {wire:?}: {own:?}");
         }
-        for (ip, port) in [
-            ("fd05::1", 9091),
-            ("192.168.5.11", 9091),
-            ("192.168.5.1", 9090),
-            ("fd05::11", 9090),
-        ] {
+        for (ip, port) in
+            [("fd05::1", 9091), ("192.168.5.11", 9091), ("192.168.5.1", 9090), ("fd05::11", 9090)]
+        {
             let outer = ask_from(&outside, None, ip, port, wire, SILENCE);
             assert!(outer.is_err(), "{ip}:{port} {wire:?}");
         }
@@ -84,7 +82,9 @@ fn a_port_that_a_process_listens_on_is_refused_with_its_name_by_each_protocol_an
                 }
                 Ok(_) => {
                     assert!(!is_taken, "{what}");
-                    Call::new("DEL", "a", &mapping(7070, protocol, host_ip)).make(&machine).unwrap();
+                    Call::new("DEL", "a", &mapping(7070, protocol, host_ip))
+                        .make(&machine)
+                        .unwrap();
                 }
             }
             assert_eq!(inventory(&machine), before, "{what}");

@@ -74,8 +74,8 @@ impl Killing {
             if let Err(error) = self.call("ADD", "db").make_on(&self.stage.a) {
                 assert_eq!(error["code"], 104, "{when}: {error}");
             }
-            let ip = machine
-                .sh("ip -n db -4 -o address show dev eth0 | awk '{print $4}' | cut -d/ -f1");
+            let ip =
+                machine.sh("ip -n db -4 -o address show dev eth0 | awk '{print $4}' | cut -d/ -f1");
             let _server = serve_at(machine, Some("db"), "0.0.0.0", 8080, Wire::Tcp);
             for (ip, port) in [(ip.trim(), 8080), ("10.77.1.1", 8081)] {
                 let answer = ask_from(machine, Some("web"), ip, port, Wire::Tcp, SILENCE);
