@@ -281,7 +281,7 @@ fn policies_hold_for_instances_without_a_bridge() {
 
 #[test]
 fn killed_at_any_moment_calls_for_an_instance_without_a_bridge_leave_nothing() {
-    const KILLS: u64 = 40;
+    const KILLS: u64 = 25;
     let machine = machine(&["near", "a"]);
     Call::new("ADD", "near", &config()).make(&machine).unwrap();
     fill(&machine, "cni0");
