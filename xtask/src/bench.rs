@@ -55,6 +55,8 @@ pub(crate) fn run(mut args: impl Iterator<Item = String>) -> Result<bool> {
         bail!("there is no benchmark {wanted:?}; there is: {}", names())
     };
     let args: Vec<String> = args.collect();
+    // As it is before we load it ourselves.
+    let machine = machine()?;
     let mut step =
         exec::cargo(["bench", "--quiet", "-p", package, "--bench", name, "--"]).args(&args);
     if *name == "ingress" {
@@ -64,14 +66,14 @@ pub(crate) fn run(mut args: impl Iterator<Item = String>) -> Result<bool> {
     print!("{tables}");
     if passed && args.is_empty() {
         let file = exec::root().join("docs/benchmarks.md");
-        write_section(&file, name, &format!("## {title}\n\n{}\n\n{}", machine(), tables.trim()))?;
+        write_section(&file, name, &format!("## {title}\n\n{machine}\n\n{}", tables.trim()))?;
         println!("\nwritten to docs/benchmarks.md");
     }
     Ok(passed)
 }
 
-/// The machine, in a line.
-fn machine() -> String {
+/// The machine, the day and what else it has to do, in a line.
+fn machine() -> Result<String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cpu_info = read("/proc/cpuinfo");
@@ -80,7 +82,11 @@ fn machine() -> String {
         .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
         .map_or("unknown processor", |(_, model)| model.trim());
     let kernel = read("/proc/sys/kernel/osrelease");
-    format!("{cores} cores of {model}, Linux {}.", kernel.trim())
+    let (_, date) = exec::program("date").args(["-u", "+%F"]).capture()?;
+    let load = read("/proc/loadavg");
+    let load = load.split(' ').next().unwrap_or("unknown");
+    let (date, kernel) = (date.trim(), kernel.trim());
+    Ok(format!("{cores} cores of {model}, Linux {kernel}; {date}, load {load} before the run."))
 }
 
 /// Puts a benchmark's section into the file, in place of its last one.

@@ -488,6 +488,8 @@ impl Host {
     pub fn clean_node(&self, request: &CleanNodeRequest) -> Result<()> {
         let state = self.state()?;
         let _lock = state.lock_exclusive()?;
+        // Whoever was to set it up may have been killed before there was a record of it.
+        state.remove_unfinished()?;
         let mut record: NodeRecord = state.node_record()?;
         let is_carrier = record.carrier().is_some_and(|carrier| carrier.id == request.node_id);
         if record.take(&request.node_id).is_some() {

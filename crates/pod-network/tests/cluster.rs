@@ -346,14 +346,15 @@ fn networks_of_this_machine_do_not_reach_other_nodes_instances_nor_they_them() {
         a.instance("one", 2, vec![]);
         b.instance("two", 2, vec![]);
         // The other machine has a way to that network, too.
-        let by = if backend == Backend::HostGw {
-            "via 192.168.5.1"
+        let [by, by6] = if backend == Backend::HostGw {
+            ["via 192.168.5.1", "via fd05::1"]
         } else {
-            "via 10.77.1.0 dev telaio.1 onlink"
+            ["via 10.77.1.0 dev telaio.1 onlink", "via fd77:1:: dev telaio.1 onlink"]
         };
-        b.machine.sh(&format!("ip route add 10.78.0.0/24 {by}"));
+        b.machine.sh(&format!("ip route add 10.78.0.0/24 {by}; ip -6 route add fd78::/64 {by6}"));
         // What comes from there shows its own address.
-        b.machine.sh("nft insert rule ip telaio-pods source ip daddr 10.78.0.0/24 accept");
+        b.machine.sh("nft insert rule ip telaio-pods source ip daddr 10.78.0.0/24 accept; \
+             nft insert rule ip6 telaio-pods source ip6 daddr fd78::/64 accept");
         let tries = |from: &str, ip: &str| {
             let patience = SILENCE * 2;
             ask_from(&a.machine, Some(from), ip, 80, Wire::Tcp, patience).is_ok()
@@ -363,13 +364,18 @@ fn networks_of_this_machine_do_not_reach_other_nodes_instances_nor_they_them() {
             assert!(ask(&a, Some("one"), ip, 80, Wire::Tcp).is_ok(), "{backend:?} {ip}");
             assert!(!tries("x", ip), "{backend:?} {ip}");
         }
-        let _server = serve(&a, Some("x"), "10.78.0.2", 80, Wire::Tcp);
-        assert!(ask(&a, None, "10.78.0.2", 80, Wire::Tcp).is_ok());
-        let back = || ask_from(&b.machine, Some("two"), "10.78.0.2", 80, Wire::Tcp, SILENCE * 2);
-        assert!(back().is_err(), "{backend:?}");
+        let ips = [("10.78.0.2", "10.77.2.2"), ("fd78::2", "fd77:2::2")];
+        let _servers = ips.map(|(ip, _)| serve(&a, Some("x"), ip, 80, Wire::Tcp));
+        let back = |ip| ask_from(&b.machine, Some("two"), ip, 80, Wire::Tcp, SILENCE * 2);
+        for (ip, _) in ips {
+            assert!(ask(&a, None, ip, 80, Wire::Tcp).is_ok(), "{ip}");
+            assert!(back(ip).is_err(), "{backend:?} {ip}");
+        }
         // Unless they may.
         a.machine.run(|| Host::default().join_networks("a", "other", true).unwrap());
-        assert!(back().is_ok(), "{backend:?}");
+        for (ip, seen) in ips {
+            assert_eq!(back(ip).as_deref(), Ok(seen), "{backend:?}");
+        }
     }
 }
 

@@ -43,6 +43,19 @@ fn what_would_be_lost_without_a_word_is_refused_by_name() {
         assert!(error["msg"].as_str().unwrap().contains(key), "{key}: {error}");
         assert_eq!(inventory(&machine), before, "{key}");
     }
+    // A neighbour of one's own network is reached by the node, too.
+    for (subnet, dst, gw) in
+        [("10.88.0.0/16", "10.0.0.0/8", "10.88.0.9"), ("fd88::/64", "fd00::/8", "fd88::9")]
+    {
+        let ipam =
+            json!({"type": "host-local", "subnet": subnet, "routes": [{"dst": dst, "gw": gw}]});
+        let error = Call::new("ADD", "a", &config_with(json!({ "ipam": ipam }))).make(&machine);
+        let error = error.unwrap_err();
+        assert_eq!(error["code"], 2, "{error}");
+        let message = error["msg"].as_str().unwrap();
+        assert!(message.contains("ipam.routes.gw") && message.contains(gw), "{error}");
+        assert_eq!(inventory(&machine), before, "{gw}");
+    }
     // What they say where it changes nothing is no fault.
     let harmless = json!({"vlanTrunk": [], "preserveDefaultVlan": true, "forceAddress": false, "macspoofchk": true,
         "portIsolation": true, "enabledad": false, "ipMasqBackend": "nftables"});

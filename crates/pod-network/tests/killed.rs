@@ -20,8 +20,9 @@ use telaio_pod_network::node::{
 use telaio_pod_network::overlay::Backend;
 use telaio_pod_network::{Host, Port, Protocol};
 
-/// What the child is told by: the number that its chance begins with.
+/// What the child is told by: the number that its chance begins with, and what it calls.
 const SEED: &str = "TELAIO_TEST_SEED";
+const CALLS: &str = "TELAIO_TEST_CALLS";
 const KILLS: u64 = 240;
 
 fn far() -> NodeRequest {
@@ -46,7 +47,65 @@ fn second() -> SetupNodeRequest {
     SetupNodeRequest::new("second", ip, Vec::new())
 }
 
-/// Calls, by number. What they say is not the point: the last child may have been killed in any state.
+/// What a child calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Calls {
+    /// Instances, networks and others' nodes, while the node that reaches these is there.
+    Beside,
+    /// That node itself comes and goes, with all that it is told of the cluster.
+    Carrier(Backend),
+}
+
+impl Calls {
+    const ALL: [(&str, Self); 3] = [
+        ("beside", Self::Beside),
+        ("vxlan", Self::Carrier(Backend::Vxlan { vni: 1, port: 8472 })),
+        ("host-gw", Self::Carrier(Backend::HostGw)),
+    ];
+
+    fn name(self) -> &'static str {
+        Self::ALL.into_iter().find(|(_, it)| *it == self).unwrap().0
+    }
+
+    /// One of them. What it says is not the point: the last child may have been killed in any state.
+    fn make(self, chance: &mut Chance) {
+        match self {
+            Self::Beside => call(chance.below(10)),
+            Self::Carrier(backend) => carry(backend, chance),
+        }
+    }
+}
+
+/// Other nodes: the first so many of three.
+fn others(count: u64) -> Vec<NodeRequest> {
+    let other = |number: u64| {
+        let ip: Ipv4Inet = format!("10.77.{number}.1/24").parse().unwrap();
+        let ip6: cidr::Ipv6Inet = format!("fd77:{number}::1/64").parse().unwrap();
+        let [external, external6] = [format!("192.168.5.{number}"), format!("fd05::{number}")]
+            .map(|ip| ip.parse::<std::net::IpAddr>().unwrap());
+        let ip = NodeIp::new(ip, external).with_cluster_ip(ip6).with_external_ip(external6);
+        NodeRequest::new(format!("other{number}"), ip)
+    };
+    (2..2 + count).map(other).collect()
+}
+
+fn carrier(backend: Backend, count: u64) -> SetupNodeRequest {
+    let ip: Ipv4Inet = "10.77.1.1/24".parse().unwrap();
+    SetupNodeRequest::new("carrier", ip, others(count))
+        .with_node_ip("fd77:1::1/64".parse::<cidr::Ipv6Inet>().unwrap())
+        .with_backend(backend)
+}
+
+fn carry(backend: Backend, chance: &mut Chance) {
+    match chance.below(6) {
+        0 | 1 => drop(Host::default().follow_cluster(carrier(backend, chance.below(4)))),
+        2 => drop(setup_node(carrier(backend, chance.below(4)))),
+        3 => drop(Host::default().repair()),
+        _ => drop(clean_node(CleanNodeRequest::new("carrier"))),
+    }
+}
+
+/// Calls beside a node that is there, by number.
 fn call(number: u64) {
     match number {
         0 | 1 => drop(setup_instance(instance())),
@@ -61,23 +120,24 @@ fn call(number: u64) {
     }
 }
 
-const CALLS: u64 = 10;
-
 #[test]
 #[ignore = "the child that the test beside it starts and kills"]
 fn the_one_who_calls_until_it_is_killed() {
     let mut chance = Chance(std::env::var(SEED).unwrap().parse().unwrap());
+    let name = std::env::var(CALLS).unwrap();
+    let (_, calls) = Calls::ALL.into_iter().find(|(it, _)| *it == name).unwrap();
     eprint!("!");
     loop {
-        call(chance.below(CALLS));
+        calls.make(&mut chance);
     }
 }
 
 /// Starts a child on the machine of the calling thread and kills it in the middle of whatever it does.
-fn kill(seed: u64, after: Duration) {
+fn kill(calls: Calls, seed: u64, after: Duration) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "the_one_who_calls_until_it_is_killed"])
         .env(SEED, seed.to_string())
+        .env(CALLS, calls.name())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -111,7 +171,7 @@ fn killed_more_than_two_hundred_times_in_any_call_everything_comes_right_and_not
         let (seed, after) = (chance.below(1 << 20), Duration::from_micros(chance.below(30_000)));
         let turn = chance.below(3);
         node.machine.run(move || {
-            kill(seed, after);
+            kill(Calls::Beside, seed, after);
             if turn == 0 {
                 Host::default().repair().unwrap();
             }
@@ -141,4 +201,55 @@ fn killed_more_than_two_hundred_times_in_any_call_everything_comes_right_and_not
     }
     let _server = serve(&node, Some("stays"), "10.77.1.7", 80, Wire::Tcp);
     assert!(ask(&node, None, "192.168.5.1", 7070, Wire::Tcp).is_ok());
+}
+
+/// The inventory and whatever a node tells others by. In which order the tables were made says nothing.
+fn everything(node: &Node) -> String {
+    let addresses =
+        node.machine.sh("ip -o address | awk '{print $2, $3, $4}' | grep -v fe80; ip rule");
+    let all = node.inventory() + &addresses;
+    let mut lines: Vec<&str> = all.lines().collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+#[test]
+fn killed_while_the_node_itself_comes_and_goes_everything_comes_right_and_nothing_is_left() {
+    const KILLS: u64 = 30;
+    for (name, calls) in Calls::ALL {
+        let Calls::Carrier(backend) = calls else { continue };
+        let node = Node::bare("carrier", 1);
+        let _outside = lan(&[&node]);
+        let follow = move || Host::default().follow_cluster(carrier(backend, 2)).unwrap();
+        let clean = || clean_node(CleanNodeRequest::new("carrier")).unwrap();
+        // Whatever is made only once is there.
+        node.machine.run(move || {
+            follow();
+            clean();
+        });
+        let bare = everything(&node);
+        node.machine.run(follow);
+        let whole = everything(&node);
+        assert!(whole.contains("10.77.3.0/24") && !whole.contains("10.77.4.0/24"), "{whole}");
+        let mut chance = Chance(17);
+        for round in 0..KILLS {
+            let (seed, after) =
+                (chance.below(1 << 20), Duration::from_micros(chance.below(40_000)));
+            let turn = chance.below(3);
+            let problems = node.machine.run(move || {
+                kill(calls, seed, after);
+                if turn == 1 {
+                    Host::default().repair().unwrap();
+                }
+                if turn == 0 { Vec::new() } else { follow() }
+            });
+            assert!(problems.is_empty(), "{problems:?}");
+            let when = format!("{name}, round {round}, seed {seed}, {after:?}, turn {turn}");
+            if turn != 0 {
+                support::assert_same(&everything(&node), &whole, &when);
+            }
+            node.machine.run(clean);
+            support::assert_same(&everything(&node), &bare, &when);
+        }
+    }
 }

@@ -4,7 +4,6 @@
 
 mod support;
 
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -15,17 +14,6 @@ use telaio_pod_network::node::{
 };
 use telaio_pod_network::{Host, Port};
 use telaio_testkit::machine::Machine;
-
-/// Starts a call and kills it after this time; whether it was still at work then.
-fn kill(call: &Call, after: Duration) -> bool {
-    use std::os::unix::process::ExitStatusExt;
-    let mut child = call.command().spawn().unwrap();
-    // Killed already, it reads nothing.
-    let _ = child.stdin.take().unwrap().write_all(call.config.to_string().as_bytes());
-    std::thread::sleep(after);
-    let _ = child.kill();
-    child.wait().unwrap().signal().is_some()
-}
 
 fn with_port() -> Value {
     config_with(json!({"runtimeConfig": {
@@ -97,7 +85,7 @@ fn killed_two_hundred_times_at_any_moment_everything_comes_right_and_nothing_is_
             add.make(&machine).unwrap();
         }
         let after = Duration::from_micros(chance.below(longest));
-        if machine.run(move || kill(&killed, after)) {
+        if machine.run(move || killed.kill(after)) {
             landed += 1;
         } else {
             longest = (longest * 9 / 10).max(500);
@@ -129,7 +117,7 @@ fn a_network_whose_making_was_killed_is_made_by_the_next_call() {
     for round in 0..20 {
         let add = Call::new("ADD", "a", &with_port());
         let (killed, after) = (add.clone(), Duration::from_micros(chance.below(8000)));
-        machine.run(move || _ = kill(&killed, after));
+        machine.run(move || _ = killed.kill(after));
         Call::new("DEL", "a", &with_port()).make(&machine).unwrap();
         add.make(&machine).unwrap();
         machine.sh("ip netns exec a ping -c 1 -W 3 10.88.0.1");

@@ -2,13 +2,17 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+#[path = "support/policies.rs"]
+mod policies;
 mod support;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use policies::{keep, policy, select};
 use socket2::{Domain, Socket, Type};
 use support::{Node, enter, lan};
+use telaio_model::{NetworkPolicy, PolicyPeer, PolicyPort, PolicyPortMatch, PolicyRule};
 use telaio_pod_network::overlay::Backend;
 use telaio_pod_network::{Port, Protocol};
 use telaio_testkit::machine::Machine;
@@ -208,4 +212,54 @@ fn sctp_goes_from_node_to_node_with_the_instances_own_addresses() {
             assert_eq!(back, came(two, (80, CLIENT_PORT), INIT_ACK), "{backend:?}");
         }
     }
+}
+
+#[test]
+fn a_policy_lets_a_port_of_sctp_pass_for_whom_it_names_and_nothing_else() {
+    let node = Node::bare("judge", 1);
+    node.set_up(Backend::default(), None);
+    let pods = [("a", 2), ("b", 3), ("c", 4)];
+    for (name, host) in pods {
+        node.instance(name, host, vec![]);
+    }
+    let rule = |ports: &[u16]| PolicyRule {
+        peers: vec![PolicyPeer::Pods { namespaces: None, pods: Some(select("b")) }],
+        ports: ports
+            .iter()
+            .map(|port| PolicyPort {
+                protocol: telaio_model::Protocol::Sctp,
+                port: PolicyPortMatch::Range(*port, *port),
+            })
+            .collect(),
+    };
+    keep(&node, &pods, vec![NetworkPolicy { ingress: Some(vec![rule(&[80])]), ..policy("a") }]);
+    for (ip, b, c) in
+        [("10.77.1.2", "10.77.1.3", "10.77.1.4"), ("fd77:1::2", "fd77:1::3", "fd77:1::4")]
+    {
+        let server = Raw::open(&node.machine, Some("a"), ip);
+        let [named, other] =
+            [("b", b), ("c", c)].map(|(name, ip)| Raw::open(&node.machine, Some(name), ip));
+        let init = |from, to| packet(from, to, 0, INIT);
+        other.send(ip, &init(CLIENT_PORT, 80));
+        named.send(ip, &init(CLIENT_PORT, 81));
+        assert_eq!(server.next(80, support::SILENCE), None, "who is not named");
+        named.send(ip, &init(CLIENT_PORT, 81));
+        assert_eq!(server.next(81, support::SILENCE), None, "a port that is not named");
+        let came = until(&server, 80, || named.send(ip, &init(CLIENT_PORT, 80)));
+        assert_eq!((came.from, came.kind), (b.parse().unwrap(), INIT));
+        // What answers it needs no rule.
+        let answer = packet(80, CLIENT_PORT, TAG, INIT_ACK);
+        let came = until(&named, CLIENT_PORT, || server.send(b, &answer));
+        assert_eq!((came.from, came.kind), (ip.parse().unwrap(), INIT_ACK));
+    }
+    // A rule for SCTP is none for anything else.
+    let ping = |from: &str| {
+        node.machine.try_sh(&format!("ip netns exec telaio-i-{from} ping -c 1 -W 1 10.77.1.2"))
+    };
+    assert!(!ping("b"));
+    keep(&node, &pods, vec![]);
+    assert!(ping("b"));
+    let server = Raw::open(&node.machine, Some("a"), "10.77.1.2");
+    let other = Raw::open(&node.machine, Some("c"), "10.77.1.4");
+    until(&server, 80, || other.send("10.77.1.2", &packet(CLIENT_PORT, 80, 0, INIT)));
 }

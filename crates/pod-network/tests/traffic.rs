@@ -6,7 +6,7 @@ mod support;
 
 use std::net::IpAddr;
 
-use support::{Node, SILENCE, Wire, ask, ask_from, lan, serve, serve_on};
+use support::{Node, SILENCE, Wire, ask, ask_from, lan, serve};
 use telaio_pod_network::node::{
     SetupNodeRequest, add_other_nodes, delete_node_in_cluster, setup_node,
 };
@@ -69,7 +69,9 @@ fn a_service_works_and_a_policy_holds_between_instances_of_one_bridge() {
         let node = Node::start("svc", 1);
         for setting in ["iptables", "ip6tables"] {
             let path = format!("/proc/sys/net/bridge/bridge-nf-call-{setting}");
-            node.machine.sh(&format!("! test -e {path} || echo {bridge_netfilter} > {path}"));
+            let set = format!("test -e {path} && echo {bridge_netfilter} > {path}");
+            let hint = "this kernel does not show bridged packets to rules: modprobe br_netfilter";
+            assert!(node.machine.try_sh(&set), "{hint}");
         }
         node.instance("a", 2, vec![]);
         node.instance("b", 3, vec![]);
@@ -176,29 +178,6 @@ fn instances_do_not_reach_what_listens_on_the_nodes_loopback() {
     );
 }
 
-#[test]
-fn what_leaves_the_cluster_is_masqueraded_except_where_told() {
-    let node = Node::bare("masq", 1);
-    let outside = lan(&[&node]);
-    outside.sh("ip address add 192.168.6.1/24 dev sw0; ip route add 10.77.1.0/24 via 192.168.5.1");
-    node.machine.run(|| {
-        let ip: cidr::Ipv4Inet = "10.77.1.1/24".parse().unwrap();
-        let mut request = SetupNodeRequest::new("masq", ip, vec![])
-            .with_node_ip("fd77:1::1/64".parse::<cidr::Ipv6Inet>().unwrap());
-        request.masquerade_except = vec!["192.168.6.0/24".parse().unwrap()];
-        setup_node(request).unwrap();
-    });
-    node.instance("a", 2, vec![]);
-    for wire in WIRES {
-        let _servers = ["192.168.5.99", "192.168.6.1", "fd05::99"]
-            .map(|ip| serve_on(&outside, None, ip, 80, wire));
-        assert_eq!(ask(&node, Some("a"), "192.168.5.99", 80, wire).as_deref(), Ok("192.168.5.1"));
-        assert_eq!(ask(&node, Some("a"), "fd05::99", 80, wire).as_deref(), Ok("fd05::1"));
-        assert_eq!(ask(&node, Some("a"), "192.168.6.1", 80, wire).as_deref(), Ok("10.77.1.2"));
-    }
-    node.machine.sh("ip netns exec telaio-i-a ping -c 1 -W 3 192.168.5.99");
-}
-
 fn external(node: &Node) -> Vec<IpAddr> {
     let number = node.number;
     vec![format!("192.168.5.{number}").parse().unwrap(), format!("fd05::{number}").parse().unwrap()]
@@ -231,8 +210,10 @@ fn across(backend: Backend, tunnel: Option<fn(u8) -> IpAddr>, name: &str) {
             let inside = format!("ip netns exec telaio-i-{client}");
             from.machine.sh(&format!("{inside} ping -c 1 -W 3 -s 4000 {ip}"));
             let headers = if ip.contains(':') { 48 } else { 28 };
-            let mtu = from.machine.sh(&format!("{inside} cat /sys/class/net/eth0/mtu || true"));
-            let mtu: u32 = mtu.trim().parse().unwrap_or(1430);
+            let mtu = from.machine.sh(&format!(
+                "ip -n telaio-i-{client} -o link show eth0 | grep -o 'mtu [0-9]*' | cut -d' ' -f2"
+            ));
+            let mtu: u32 = mtu.trim().parse().unwrap();
             from.machine.sh(&format!("{inside} ping -M do -c 1 -W 3 -s {} {ip}", mtu - headers));
         }
     }
@@ -259,59 +240,6 @@ fn instances_of_three_nodes_talk_by_vxlan_over_ipv6() {
 #[test]
 fn instances_of_three_nodes_talk_by_host_gw() {
     across(Backend::HostGw, None, "gw");
-}
-
-#[test]
-fn networks_of_one_node_do_not_reach_each_other() {
-    let node = Node::bare("iso", 1);
-    let _outside = lan(&[&node]);
-    node.set_up(Backend::default(), None);
-    node.machine.run(|| {
-        let ip: cidr::Ipv4Inet = "10.78.0.1/24".parse().unwrap();
-        let request = SetupNodeRequest::new("other", ip, vec![])
-            .with_node_ip("fd78::1/64".parse::<cidr::Ipv6Inet>().unwrap());
-        setup_node(request).unwrap();
-        let ip: cidr::Ipv4Inet = "10.78.0.2/24".parse().unwrap();
-        let request = telaio_pod_network::instance::SetupInstanceRequest::new(
-            "other",
-            [10, 78, 0, 1],
-            "x",
-            ip,
-            vec![Port::new(7070, 80)],
-        );
-        telaio_pod_network::instance::setup_instance(
-            request.with_instance_ip("fd78::2/64".parse::<cidr::Ipv6Inet>().unwrap()),
-        )
-        .unwrap();
-    });
-    node.instance("a", 2, vec![]);
-    for ip in ["10.78.0.2", "fd78::2"] {
-        let _server = serve(&node, Some("x"), ip, 80, Wire::Tcp);
-        assert!(ask_from(&node.machine, Some("a"), ip, 80, Wire::Tcp, SILENCE).is_err(), "{ip}");
-        assert!(ask(&node, None, ip, 80, Wire::Tcp).is_ok(), "the node reaches both");
-    }
-    let _server = serve(&node, Some("a"), "10.77.1.2", 80, Wire::Udp);
-    assert!(ask_from(&node.machine, Some("x"), "10.77.1.2", 80, Wire::Udp, SILENCE).is_err());
-    // What is published is published for everybody.
-    let _server = serve(&node, Some("x"), "10.78.0.2", 80, Wire::Tcp);
-    assert!(ask(&node, Some("a"), "192.168.5.1", 7070, Wire::Tcp).is_ok());
-    // Unless they are allowed to: both ways, and no longer.
-    let join = |are_joined| {
-        node.machine.run(move || {
-            telaio_pod_network::Host::default().join_networks("iso", "other", are_joined).unwrap();
-        });
-    };
-    join(true);
-    let six = serve(&node, Some("x"), "fd78::2", 80, Wire::Tcp);
-    assert_eq!(ask(&node, Some("a"), "fd78::2", 80, Wire::Tcp).as_deref(), Ok("fd77:1::2"));
-    let back = serve(&node, Some("a"), "10.77.1.2", 81, Wire::Udp);
-    assert_eq!(ask(&node, Some("x"), "10.77.1.2", 81, Wire::Udp).as_deref(), Ok("10.78.0.2"));
-    // Whatever else happens to one of them.
-    node.machine.run(|| telaio_pod_network::Host::default().repair().unwrap());
-    assert!(ask(&node, Some("a"), "10.78.0.2", 80, Wire::Tcp).is_ok());
-    join(false);
-    assert!(ask_from(&node.machine, Some("a"), "10.78.0.2", 80, Wire::Tcp, SILENCE).is_err());
-    drop((six, back));
 }
 
 #[test]
@@ -435,50 +363,6 @@ fn networks_that_overlap_are_refused_and_nothing_changes() {
         assert!(error.contains("overlaps") && error.contains(what), "{error}");
     }
     support::assert_same(&node.inventory(), &before, "");
-}
-
-/// Whether the sum of a UDP packet within a packet of vxlan over IPv4 is right; none if it is no such packet.
-fn inner_sum(frame: &[u8]) -> Option<bool> {
-    let outer = 14 + 20 + 8 + 8;
-    let is_vxlan = frame.get(12..14)? == [8, 0] && frame[23] == 17 && frame[36..38] == [0x21, 0x18];
-    let inner = frame.get(outer..).filter(|_| is_vxlan)?;
-    let is_udp = inner.get(12..14)? == [8, 0] && *inner.get(23)? == 17;
-    let datagram = inner.get(34..).filter(|_| is_udp)?;
-    let length = u16::try_from(datagram.len()).ok()?.to_be_bytes();
-    let pseudo = [&inner[26..34], &[0, 17], &length].concat();
-    Some(support::frames::checksum(&[&pseudo, datagram].concat()) == 0)
-}
-
-#[test]
-fn what_goes_by_vxlan_has_its_sum_before_anybody_on_the_way_sees_it() {
-    use telaio_netlink::offload::{checksum_offload, set_checksum_offload};
-    let (node, other) = (Node::bare("sum", 1), Node::bare("far", 2));
-    let _switch = lan(&[&node, &other]);
-    node.set_up(Backend::default(), None);
-    let request = other.request(&external(&other));
-    node.machine.run(move || add_other_nodes(vec![request]).unwrap());
-    node.instance("a", 2, vec![]);
-    let is_left = |link: &'static str| node.machine.run(move || checksum_offload(link).unwrap());
-    assert!(is_left("lan0"), "links have it by themselves");
-    assert!(!is_left("telaio.1"));
-    let is_right = || {
-        let tap = support::frames::Tap::open(&node.machine, None, "lan0");
-        let sent = node.machine.spawn(|| {
-            support::enter(Some("a"));
-            let socket = std::net::UdpSocket::bind("10.77.1.2:0").unwrap();
-            socket.send_to(b"to another node", "10.77.2.2:9").unwrap();
-        });
-        sent.join().unwrap();
-        tap.find(inner_sum)
-    };
-    assert!(is_right(), "of what instances send");
-    node.machine.run(|| set_checksum_offload("telaio.1", true).unwrap());
-    assert!(!is_right(), "with the offload the test can tell");
-    // A link that is made anew is without it, too.
-    node.machine.sh("ip link del telaio.1");
-    node.machine.run(|| telaio_pod_network::Host::default().repair().unwrap());
-    assert!(!is_left("telaio.1"));
-    assert!(is_right());
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The least that an instance's network can cost: one process, the netlink calls, one nftables transaction. No
-//! configuration, no records, no checks. The benchmark `pods` compares the plugin with it.
+//! configuration, no records, no checks. The benchmark `pods` compares the plugin with it. Ports of the bridge are as the plugin has
+//! them, for with others they cost more.
 //!
-//! Arguments: namespace's path, link's name, address, port of the node.
+//! Arguments: namespace's path, link's name, address, port of the node; `routed` for an instance that hangs on no bridge.
 
 use std::error::Error;
 use std::net::Ipv4Addr;
@@ -10,22 +11,20 @@ use std::path::Path;
 
 use telaio_netlink::netns::Netns;
 use telaio_netlink::nftables::{Batch, Element, ElementData, Family, Nftables};
-use telaio_netlink::rtnl::{Address, PeerPlace, Request, Route, Rtnetlink, SetLink, Veth, Which};
+use telaio_netlink::rtnl::{
+    Address, BridgePort, OwnAddress, PeerPlace, Request, Route, Rtnetlink, SetLink, Veth, Which,
+};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let mut next = || args.next().ok_or("arguments: netns link address port");
+    let mut next = || args.next().ok_or("arguments: netns link address port [routed]");
     let (path, name) = (next()?, next()?);
     let ip: Ipv4Addr = next()?.parse()?;
     let port: u16 = next()?.parse()?;
+    let is_routed = next().is_ok();
     let gateway = Ipv4Addr::new(ip.octets()[0], ip.octets()[1], 0, 1);
     let netns = Netns::open_path(Path::new(&path))?;
-    let mut kernel = Rtnetlink::open()?;
-    let bridge = kernel.link("cni0")?.ok_or("no bridge")?.index;
-    let peer = PeerPlace { name: "eth0", netns: Some(netns.as_fd()), mac: None };
-    let (mac, mtu, master) = (None, None, Some(bridge));
-    let veth = Veth { name: &name, mac, mtu, master, group: 0, is_up: true, peer };
-    kernel.all([Request::Veth(veth)])?;
+    node_end(&name, ip, &netns, is_routed)?;
     let mut inside = Rtnetlink::open_in(&netns)??;
     let link = inside.link("eth0")?.ok_or("no interface")?.index;
     let address = Address { link, ip: ip.into(), prefix_len: 16, no_prefix_route: false };
@@ -41,5 +40,33 @@ fn main() -> Result<(), Box<dyn Error>> {
     let key = [6, 0, 0, 0, high, low, 0, 0];
     batch.add_element("any-ports", &Element::new(&key, ElementData::Value(&value)));
     Nftables::open()?.commit(&mut [&mut batch])?;
+    Ok(())
+}
+
+/// The pair, and the node's end of it.
+fn node_end(
+    name: &str,
+    ip: Ipv4Addr,
+    netns: &Netns,
+    is_routed: bool,
+) -> Result<(), Box<dyn Error>> {
+    let mut kernel = Rtnetlink::open()?;
+    let bridge = kernel.link("cni0")?.ok_or("no bridge")?.index;
+    let peer = PeerPlace { name: "eth0", netns: Some(netns.as_fd()), mac: None };
+    let (mac, mtu, master) = (None, None, (!is_routed).then_some(bridge));
+    let veth = Veth { name, mac, mtu, master, group: 0, is_up: is_routed, peer };
+    if is_routed {
+        kernel.all([Request::Veth(veth)])?;
+        let link = kernel.link(name)?.ok_or("no link")?.index;
+        kernel.all([Request::ReplaceRoute(Route::on(ip.into(), 32, link))])?;
+        return Ok(());
+    }
+    let port = BridgePort { isolated: true, hairpin: false, is_quiet: true };
+    let on_bridge = SetLink {
+        port: Some(port),
+        own_address: Some(OwnAddress::Nothing),
+        ..SetLink::up(Which::Name(name))
+    };
+    kernel.all([Request::Veth(veth), Request::Set(on_bridge)])?;
     Ok(())
 }

@@ -81,7 +81,7 @@ pub(super) fn make(
     let host_mac = pair(&mut kernel, network, record, netns, mac, bridge.index)?;
     let gateway_mac = record.is_routed.then_some(host_mac);
     if record.is_routed {
-        route_to(&mut kernel, record, network)?;
+        route_to(&mut kernel, record, network, Some(mac))?;
     }
     inside(network, record, netns, gateways, gateway_mac, *routes)?;
     Ok(Made { bridge_mac: bridge.mac, host_mac, mtu: network.mtu.unwrap_or(bridge.mtu) })
@@ -261,11 +261,17 @@ pub(crate) fn restore_routed(
     let set = SetLink { group, ..SetLink::up(Which::Name(&record.host_link)) };
     let doing = || Error::kernel(format!("switching {} on", record.host_link));
     kernel.all([Request::Set(set)]).map_err(doing())?;
-    route_to(kernel, record, network)
+    route_to(kernel, record, network, record.mac.parse().ok())
 }
 
-/// The node's routes to an instance that hangs on no bridge.
-fn route_to(kernel: &mut Rtnetlink, record: &Attachment, network: &Network) -> Result<()> {
+/// The node's routes to an instance that hangs on no bridge, and where it is: until a new link has an IPv6 address of its own the
+/// node asks nobody.
+fn route_to(
+    kernel: &mut Rtnetlink,
+    record: &Attachment,
+    network: &Network,
+    mac: Option<Mac>,
+) -> Result<()> {
     let doing = || Error::kernel(format!("routing to {}", record.host_link));
     let link = kernel.link(&record.host_link).map_err(doing())?.map(|link| link.index);
     let link = link.ok_or_else(|| Error::Unknown {
@@ -284,7 +290,11 @@ fn route_to(kernel: &mut Rtnetlink, record: &Attachment, network: &Network) -> R
             .and_then(|subnet| subnet.gateway);
         Request::ReplaceRoute(route)
     });
-    kernel.all(routes).map_err(doing())?;
+    let ips = record.addresses.iter().map(IpInet::address);
+    let neighbours = ips
+        .zip(std::iter::repeat(mac))
+        .filter_map(|(ip, mac)| Some(Request::ReplaceNeighbour(Neighbour { link, ip, mac: mac? })));
+    kernel.all(routes.chain(neighbours)).map_err(doing())?;
     if record.addresses.iter().any(IpInet::is_ipv4) {
         set(&format!("ipv4/conf/{}/route_localnet", record.host_link), "1")?;
     }

@@ -281,6 +281,9 @@ impl Config {
         let vlan = vlan.transpose()?;
         let is_gateway = (self.is_gateway || self.is_default_gateway) && !self.is_plain();
         self.refuse_unsupported(is_gateway)?;
+        if is_gateway {
+            self.refuse_other_gateways(sets)?;
+        }
         if let Some(mtu) = self.mtu.filter(|mtu| *mtu != 0 && !(68..=65535).contains(mtu)) {
             return Err(Fault::configuration(format!("mtu: {mtu} is not between 68 and 65535")));
         }
@@ -364,6 +367,22 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// A neighbour is reached by the node, and so cannot be a gateway.
+    fn refuse_other_gateways(&self, sets: &[Vec<Range>]) -> Result<(), Fault> {
+        let is_own = |ip: IpAddr| sets.iter().flatten().any(|range| range.gateway == ip);
+        let others = self.routes()?.into_iter().filter_map(|(_, gateway)| gateway);
+        match { others }.find(|ip| !is_own(*ip)) {
+            None => Ok(()),
+            Some(other) => {
+                let why = format!(
+                    "ipam.routes.gw {other} is not supported: with isGateway everything goes by the node; leave it out, and route there on \
+                     the node"
+                );
+                Err(Fault::new(UNSUPPORTED_FIELD, why))
+            }
+        }
     }
 
     /// What the result says of names: what the runtime wants, what the configuration says, what the file of `resolvConf` says.

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod cases;
+mod cost;
 mod drift;
 mod generate;
 mod kernel;

@@ -1,10 +1,14 @@
 //! The cases with real packets: TCP and UDP, both families, both directions, same node and across nodes.
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-use telaio_model::{IpFamily, Meta, Namespace, NetworkPolicy, ObjectKey, Protocol};
+use telaio_model::{
+    IpFamily, LabelSelector, Meta, Namespace, NetworkPolicy, ObjectKey, PolicyPeer, PolicyPort,
+    PolicyPortMatch, PolicyRule, Protocol,
+};
 use telaio_pod_network::policy::Keeper;
 use telaio_reconcile::SyncKind;
 use telaio_testkit::netns::{
@@ -178,5 +182,54 @@ fn a_connection_that_stands_goes_on_and_answers_pass() {
         stage.tell(&[deny], &world);
         let again = stage.cluster.ask(Place::of(Host::B1), to(Host::A2, family), Transport::Tcp);
         assert_eq!(again.by(), Some("a2"));
+    }
+}
+
+/// Whether who is asked answers to ICMP.
+fn pings(cluster: &Cluster, from: Host, to: Host, family: Family, patience: &str) -> bool {
+    let ip = to.address(family).to_string();
+    cluster.on(from, || {
+        let done = Command::new("ping").args(["-c", "1", "-W", patience, &ip]).output().unwrap();
+        done.status.success()
+    })
+}
+
+#[test]
+fn what_has_no_ports_passes_where_a_rule_asks_for_none() {
+    let any = LabelSelector::default;
+    let front = || PolicyPeer::Pods {
+        namespaces: Some(cases::select(&[("tier", "front")])),
+        pods: Some(any()),
+    };
+    let of_front = |ports| NetworkPolicy {
+        ingress: Some(vec![PolicyRule { peers: vec![front()], ports }]),
+        ..cases::policy("back", "front", any())
+    };
+    let every_tcp = PolicyPort { protocol: Protocol::Tcp, port: PolicyPortMatch::All };
+    let leave = NetworkPolicy { egress: Some(vec![]), ..cases::policy("front", "stay", any()) };
+    // Who asks `a2`, of `back`: `a1` and `b1` are of `front`, `b2` is not.
+    let askers = [Host::A1, Host::B1, Host::B2, Host::NodeA];
+    let mut stage = Stage::new();
+    let mut before = Vec::new();
+    for (name, policy, answers) in [
+        ("none", None, [true; 4]),
+        ("any port", Some(of_front(vec![])), [true, true, false, true]),
+        ("ports of TCP", Some(of_front(vec![every_tcp])), [false, false, false, true]),
+        ("nobody leaves", Some(leave), [false, false, true, true]),
+    ] {
+        let mut world = cases::pods();
+        world.policies = policy.iter().map(|it| (it.meta.key.clone(), it.clone())).collect();
+        stage.tell(&before, &world);
+        before = policy.into_iter().collect();
+        for family in Family::ALL {
+            for (from, answers) in askers.into_iter().zip(answers) {
+                let patience = if answers { "5" } else { "1" };
+                let there = pings(&stage.cluster, from, Host::A2, family, patience);
+                assert_eq!(there, answers, "{name}: {} {family:?}", from.name());
+            }
+            // The answer to what was allowed is no new connection.
+            let back = pings(&stage.cluster, Host::A2, Host::A1, family, "5");
+            assert!(back, "{name}: a2 asks {family:?}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use telaio_testkit::machine::Machine;
@@ -57,6 +58,17 @@ impl Call {
             command.env("CNI_NETNS", netns);
         }
         command
+    }
+
+    /// Starts it and kills it after this time; whether it was still at work then.
+    pub fn kill(&self, after: Duration) -> bool {
+        use std::os::unix::process::ExitStatusExt;
+        let mut child = self.command().spawn().unwrap();
+        // Killed already, it reads nothing.
+        let _ = child.stdin.take().unwrap().write_all(self.config.to_string().as_bytes());
+        std::thread::sleep(after);
+        let _ = child.kill();
+        child.wait().unwrap().signal().is_some()
     }
 
     /// Makes it on a machine: the result, or the error as it was printed.

@@ -169,6 +169,23 @@ pub fn lan(nodes: &[&Node]) -> Machine {
     switch
 }
 
+/// Takes all ports of a bridge that are left: who comes now hangs on none, and is routed to.
+pub fn fill(machine: &Machine, bridge: &str) {
+    machine.sh(&format!(
+        "for n in $(seq 1 1023); do echo link add {FILLER}$n master {bridge} type ifb; done | ip -batch - 2>/dev/null; \
+         test $(bridge link | grep -c 'master {bridge} ') = 1023"
+    ));
+}
+
+/// How the links are called that take ports.
+const FILLER: &str = "filler";
+
+/// An inventory without those that only take ports.
+pub fn without_fillers(inventory: &str) -> String {
+    let others = inventory.lines().filter(|line| !line.contains(FILLER));
+    others.map(|line| format!("{line}\n")).collect()
+}
+
 /// TCP or UDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
@@ -327,6 +344,65 @@ pub fn ask_from(
         }
     });
     client.join().unwrap().map_err(|error| error.to_string())
+}
+
+/// Sends this many bytes to a server, which sends them back: whether they are the same.
+pub fn echo(
+    machine: &Machine,
+    instance: Option<&str>,
+    ip: &str,
+    port: u16,
+    (wire, count): (Wire, usize),
+) -> Result<(), String> {
+    let (to, instance) = (SocketAddr::new(ip.parse().unwrap(), port), instance.map(str::to_owned));
+    let bytes: Vec<u8> = (0..count).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    let client = machine.spawn(move || {
+        enter(instance.as_deref());
+        match wire {
+            Wire::Tcp => echo_stream(to, bytes),
+            Wire::Udp => echo_datagram(to, &bytes),
+        }
+    });
+    client.join().unwrap().map_err(|error| format!("{ip}: {error}"))
+}
+
+fn differs(what: &str) -> std::io::Error {
+    std::io::Error::other(format!("{what} is not what was sent"))
+}
+
+fn echo_stream(to: SocketAddr, bytes: Vec<u8>) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE * 5))?;
+    stream.set_write_timeout(Some(PATIENCE * 5))?;
+    let mut byte = [0];
+    while byte != *b"\n" {
+        stream.read_exact(&mut byte)?;
+    }
+    let (mut writing, sent) = (stream.try_clone()?, bytes.clone());
+    let writer = std::thread::spawn(move || writing.write_all(&sent));
+    let mut back = vec![0; bytes.len()];
+    stream.read_exact(&mut back)?;
+    writer.join().unwrap()?;
+    if back == bytes { Ok(()) } else { Err(differs("what came back")) }
+}
+
+fn echo_datagram(to: SocketAddr, bytes: &[u8]) -> std::io::Result<()> {
+    let any: IpAddr = if to.is_ipv4() { [0, 0, 0, 0].into() } else { [0; 16].into() };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    socket.connect(to)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let mut buffer = vec![0; 65536];
+    let mut outcome = Ok(0);
+    // One of many fragments may be lost while neighbours are found.
+    for _ in 0..3 {
+        socket.send(bytes)?;
+        outcome = socket.recv(&mut buffer);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    let count = outcome?;
+    if buffer[..count].ends_with(bytes) { Ok(()) } else { Err(differs("what came back")) }
 }
 
 /// A receiver that notes who sends.

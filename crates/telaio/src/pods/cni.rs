@@ -179,7 +179,11 @@ fn install_plugin(
         fs::read(&from).map_err(|error| format!("cannot read {}: {error}", from.display()))?;
     let failed = |error: io::Error| format!("cannot write {}: {error}", path.display());
     let is_same_length = now.is_some_and(|[_, there]| there.len == bytes.len() as u64);
-    if is_same_length && fs::read(&path).is_ok_and(|there| there == bytes) {
+    // One that its owner may not run is as good as none.
+    let can_run = || {
+        fs::metadata(&path).is_ok_and(|there| there.permissions().mode() & 0o100 != 0)
+    };
+    if is_same_length && can_run() && fs::read(&path).is_ok_and(|there| there == bytes) {
         *same = now;
         return Ok(());
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -44,10 +45,10 @@ impl PluginCall {
         self
     }
 
-    /// Makes it on the machine of the calling thread: the result, or the error as it was printed.
-    pub(crate) fn make(&self) -> Result<Value, Value> {
-        let Self { plugin, config, command, id, namespace } = self;
-        let mut child = Command::new(plugin)
+    fn command(&self) -> Command {
+        let Self { plugin, command, id, namespace, .. } = self;
+        let mut process = Command::new(plugin);
+        process
             .env("CNI_COMMAND", command)
             .env("CNI_CONTAINERID", id)
             .env("CNI_NETNS", format!("/run/netns/{id}"))
@@ -58,10 +59,25 @@ impl PluginCall {
                 format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={id}"),
             )
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
+            .stdout(Stdio::piped());
+        process
+    }
+
+    /// Starts it on the machine of the calling thread and kills it after this time; whether it was still at work then.
+    pub(crate) fn kill(&self, after: Duration) -> bool {
+        use std::os::unix::process::ExitStatusExt as _;
+        let mut child = self.command().spawn().unwrap();
+        // Killed already, it reads nothing.
+        let _ = child.stdin.take().unwrap().write_all(self.config.to_string().as_bytes());
+        std::thread::sleep(after);
+        let _ = child.kill();
+        child.wait().unwrap().signal().is_some()
+    }
+
+    /// Makes it on the machine of the calling thread: the result, or the error as it was printed.
+    pub(crate) fn make(&self) -> Result<Value, Value> {
+        let mut child = self.command().spawn().unwrap();
+        child.stdin.take().unwrap().write_all(self.config.to_string().as_bytes()).unwrap();
         let done = child.wait_with_output().unwrap();
         let value = serde_json::from_slice(&done.stdout).unwrap_or_default();
         if done.status.success() { Ok(value) } else { Err(value) }
@@ -141,4 +157,49 @@ fn another_plugins_configuration_is_told_of_and_everything_else_goes_on() {
     let log = fs::read_to_string(stage.a.path("log")).unwrap();
     assert_eq!(log.matches("is another plugin's").count(), 1, "once is enough: {log}");
     assert!(stage.a.node.machine.try_sh("ip link show tlb-node-a"), "the node's network is there");
+}
+
+#[test]
+fn a_plugin_and_a_configuration_that_somebody_removes_or_alters_come_back() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut stage = Stage::new();
+    let manifests = stage.manifests();
+    let plugin = stage.a.path("the-plugin");
+    fs::write(&plugin, "#!/bin/sh\n").unwrap();
+    let named = format!("--cni-plugin={}", plugin.display());
+    stage.a.start(&manifests, "pods", &["--sync-period=1s", &named]);
+    let agent = &stage.a;
+    let state = || agent.status().to_string();
+    let [plugin, configuration] =
+        ["cni-bin/telaio-cni", "cni-conf/05-telaio.conflist"].map(|name| agent.path(name));
+    eventually("the configuration", || plugin.exists() && configuration.exists(), state);
+    let look = |path: &PathBuf| {
+        let mode = fs::metadata(path).map(|it| it.permissions().mode() & 0o777).ok();
+        (fs::read_to_string(path).ok(), mode)
+    };
+    for path in [&plugin, &configuration] {
+        let before = look(path);
+        assert!(before.0.is_some());
+        let written = |text: &str| fs::write(path, text).unwrap();
+        let (nothing, other) = (|| written(""), || written("{\"name\": \"another\"}"));
+        let gone = || fs::remove_file(path).unwrap();
+        let all_gone = || fs::remove_dir_all(path.parent().unwrap()).unwrap();
+        let forbidden = || fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+        let damages: [(&str, &dyn Fn()); 5] = [
+            ("for nobody to run", &forbidden),
+            ("emptied", &nothing),
+            ("another's", &other),
+            ("removed", &gone),
+            ("its directory removed", &all_gone),
+        ];
+        // A configuration may be kept from others' eyes.
+        let is_run = path == &plugin;
+        for (what, damage) in damages.into_iter().skip(usize::from(!is_run)) {
+            damage();
+            assert_ne!(look(path), before, "{what}");
+            eventually(&format!("{} {what}", path.display()), || look(path) == before, state);
+        }
+    }
+    let left = fs::read_dir(configuration.parent().unwrap()).unwrap().count();
+    assert_eq!(left, 1, "nothing else is left there");
 }

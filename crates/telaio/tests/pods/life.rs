@@ -125,6 +125,40 @@ fn what_others_do_to_links_and_rules_is_noticed_at_once() {
 }
 
 #[test]
+fn ways_that_lead_nowhere_go_with_the_timer() {
+    // Nobody is told of what comes, only of what goes: the next look finds it.
+    let stage = Stage::start("pods", &["--sync-period=1s"]);
+    stage.a.wait("its peer", |status| status["pods"]["peers"][0] == "node-b");
+    let a = &stage.a.node;
+    let ways = || {
+        a.machine.sh(
+            "ip route; ip -6 route | grep -v fe80; bridge fdb show dev telaio.1; ip neigh show dev telaio.1 nud permanent; \
+             ip -6 neigh show dev telaio.1 nud permanent",
+        )
+    };
+    eventually("the ways", || ways().contains("fd77:2::/64"), ways);
+    a.machine.sh("ip route add 10.251.0.0/24 via 192.168.5.2");
+    let before = ways();
+    for stale in [
+        "ip route add 10.250.0.0/24 via 10.250.0.0 dev telaio.1 onlink proto 116",
+        "ip -6 route add fd50::/64 via fd50:: dev telaio.1 onlink proto 116",
+        "ip neigh add 10.250.0.0 lladdr 02:00:00:00:00:99 dev telaio.1 nud permanent",
+        "ip -6 neigh add fd50:: lladdr 02:00:00:00:00:99 dev telaio.1 nud permanent",
+        "bridge fdb append 02:00:00:00:00:99 dev telaio.1 dst 192.168.5.9",
+    ] {
+        a.machine.sh(stale);
+        let is_there = |ways: &str| ["10.250", "fd50:", "00:99 "].iter().any(|it| ways.contains(it));
+        eventually(stale, || !is_there(&ways()), ways);
+    }
+    let sorted = |text: &str| {
+        let mut lines: Vec<String> = text.lines().map(|line| line.trim().to_owned()).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted(&ways()), sorted(&before), "everything else stays, others' among it");
+}
+
+#[test]
 fn after_a_reboot_an_agent_brings_everything_back() {
     let mut stage = Stage::start("pods", &[]);
     let manifests = stage.manifests();

@@ -19,6 +19,7 @@ mod cleanup;
 mod cni;
 mod first;
 mod flannel;
+mod killed;
 mod life;
 mod nodes;
 mod policy;
