@@ -309,7 +309,10 @@ fn endpoints_of_states(before: Option<&ServiceState>, after: Option<&ServiceStat
 }
 
 fn decided(state: Option<&ServiceState>) -> &[Arc<Override>] {
-    state.map_or(&[], |it| &it.overrides)
+    match state {
+        Some(state) => &state.overrides,
+        None => &[],
+    }
 }
 
 /// What people decided about a service's endpoints, and what they took back.

@@ -1,5 +1,6 @@
 use telaio_model::{
-    ConfigMap, IngressBackend, IngressPath, IngressRule, ObjectKey, PathType, PortRef,
+    AddressType, ConfigMap, Endpoint, EndpointSlice, IngressBackend, IngressPath, IngressRule,
+    ObjectKey, PathType, PortRef,
 };
 
 use super::*;
@@ -50,17 +51,19 @@ fn an_ingress_says_which_hosts_and_paths_came_and_went() {
     assert_eq!(told(Some(one), None), "Ingress removed: the Ingress of a.example is gone");
 }
 
-fn web(pods: usize, overrides: &[Override]) -> ServiceState {
+fn web(pods: u8, overrides: &[Override]) -> ServiceState {
     let key = ObjectKey::new("shop", "web");
-    let service = serde_json::from_value(serde_json::json!({"meta": {"key": key}})).unwrap();
-    let endpoints: Vec<_> = (1..=pods)
-        .map(|i| serde_json::json!({"address": format!("10.0.0.{i}"), "conditions": {"ready": true}}))
-        .collect();
-    let slice = serde_json::from_value(serde_json::json!({
-        "meta": {"key": key}, "service": key, "address_type": "IPv4", "endpoints": endpoints,
-    }));
+    let service = serde_json::from_value(serde_json::json!({"meta": key})).unwrap();
+    let slice = EndpointSlice {
+        key: ObjectKey::new("shop", "web-1"),
+        service: Some("web".into()),
+        address_type: AddressType::IPv4,
+        endpoints: (1..=pods).map(|i| Endpoint::at([10, 0, 0, i].into())).collect(),
+        ports: Vec::new(),
+        triggered: telaio_model::TriggerTime::default(),
+    };
     let overrides = overrides.iter().cloned().map(Arc::new).collect();
-    ServiceState::new(key, Some(Arc::new(service)), vec![Arc::new(slice.unwrap())], overrides)
+    ServiceState::new(key, Some(Arc::new(service)), vec![Arc::new(slice)], overrides)
 }
 
 fn drain(pod: &str, reason: &str) -> Override {
