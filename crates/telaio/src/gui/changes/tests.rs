@@ -60,7 +60,7 @@ fn web(pods: u8, overrides: &[Override]) -> ServiceState {
         address_type: AddressType::IPv4,
         endpoints: (1..=pods).map(|i| Endpoint::at([10, 0, 0, i].into())).collect(),
         ports: Vec::new(),
-        triggered: Default::default(),
+        triggered: telaio_model::endpoints::TriggerTime::default(),
     };
     let overrides = overrides.iter().cloned().map(Arc::new).collect();
     ServiceState::new(key, Some(Arc::new(service)), vec![Arc::new(slice)], overrides)
