@@ -382,7 +382,7 @@ impl<'a> Compiler<'a> {
         canary: Option<CanaryRule>,
     ) {
         let action = match self.pause_of(&place.host, &place.path) {
-            Some(pause) => maintenance(pause),
+            Some(pause) => maintenance(pause, action),
             None => action,
         };
         let mut policy = Arc::clone(policy);

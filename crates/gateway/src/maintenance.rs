@@ -5,8 +5,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use telaio_http_proxy::table::{Action, Fixed};
 use telaio_model::{Override, OverrideAction};
 
-/// What clients get of a paused route. It says nothing of who decided, or why: they are strangers.
-pub(crate) fn maintenance(pause: &Override) -> Action {
+/// What clients get of a paused route, in place of what the Ingress says. It says nothing of who decided,
+/// or why: they are strangers.
+pub(crate) fn maintenance(pause: &Override, action: Action) -> Action {
     let seconds = match pause.action {
         OverrideAction::Pause { retry_after_s } => retry_after_s,
         _ => 0,
@@ -22,6 +23,10 @@ pub(crate) fn maintenance(pause: &Override) -> Action {
         content_type: "text/html; charset=utf-8".into(),
         body: MAINTENANCE.into(),
         retry_after: Some(retry_after.into()),
+        instead_of: match action {
+            Action::Forward(backends) => backends,
+            Action::Redirect(_) | Action::Respond(_) => Vec::new(),
+        },
     })
 }
 

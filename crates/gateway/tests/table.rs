@@ -252,6 +252,13 @@ async fn what_a_person_paused_answers_503_until_it_is_over() {
     // Routes are in the order of their names: other, web.
     let mut world = World::of(&pause("", ", retryAfter: 90")).await;
     assert_eq!(answers(&world), [None, Some("90".to_owned())]);
+    // Where it leads is known all the same, to who shows it.
+    let routes: Vec<&Route> = world.routes.values().map(|route| &**route).collect();
+    let [Action::Forward(other), Action::Respond(fixed)] = [&routes[0].action, &routes[1].action]
+    else {
+        panic!("{routes:?}")
+    };
+    assert_eq!(fixed.instead_of, *other);
     world.load(&pause(", host: a.example.com, path: /", ", until: 2030-01-01T00:00:00Z")).await;
     let date = "Tue, 01 Jan 2030 00:00:00 GMT".to_owned();
     assert_eq!(answers(&world), [None, Some(date)]);

@@ -9,19 +9,18 @@ use serde::Serialize;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, broadcast};
 
 use crate::agent::{Agent, Figures, HttpFigures, Network, now_ms};
+use crate::attention::attend;
 use crate::events::EventLog;
 use crate::history::Samples;
+use crate::values::State;
 use crate::values::action::AuditEntry;
-use crate::values::overview::{Attention, Cache, History, Overview, PlaneHealth, Sample, Traffic};
+use crate::values::overview::{Cache, History, Overview, PlaneHealth, Sample, Traffic};
 use crate::values::stream::{Changes, HealthChange, OverridesChanged};
-use crate::values::{Key, Stale, State};
 
 /// How many messages may wait for a slow reader; then it is told that it missed some.
 const MESSAGES_MAX: usize = 64;
 /// How long the agent may take for its figures.
 const FIGURES_TIME_MAX: Duration = Duration::from_secs(3);
-/// How many things to look at are told.
-const ATTENTION_MAX: usize = 100;
 /// Latencies of the overview are over so many ticks.
 const LATENCY_TICKS: usize = 10;
 
@@ -228,7 +227,7 @@ impl Hub {
         let mut overview = self.agent.overview();
         count(&mut overview, &network, self.agent.overrides().len());
         overview.traffic = self.traffic();
-        attend(&mut overview, &network);
+        attend(&mut overview, &network, &*self.agent);
         overview
     }
 
@@ -282,55 +281,6 @@ fn count(overview: &mut Overview, network: &Network, overrides: usize) {
     counts.nodes = network.nodes.len();
     counts.overrides = overrides;
     counts.warnings = network.routes.iter().map(|it| it.warnings.len()).sum();
-}
-
-/// Adds what to look at in the lists, worst first.
-fn attend(overview: &mut Overview, network: &Network) {
-    let of = |state, kind: &str, object: Option<Key>, message: String| Attention {
-        state,
-        kind: kind.to_owned(),
-        object,
-        message,
-    };
-    let all = &mut overview.attention;
-    for it in network.services.iter().filter(|it| it.state >= State::Warning) {
-        let key = Key::new(&*it.namespace, &*it.name);
-        all.push(of(it.state, "service", Some(key), it.state_text.clone()));
-    }
-    for it in network.certificates.iter().filter(|it| it.state >= State::Warning) {
-        let (namespace, name) = it.id.split_once('/').unwrap_or(("", &it.id));
-        all.push(of(
-            it.state,
-            "certificate",
-            Some(Key::new(namespace, name)),
-            it.state_text.clone(),
-        ));
-    }
-    let mut told = std::collections::BTreeSet::new();
-    for it in &network.routes {
-        for warning in &it.warnings {
-            if told.insert((&it.ingress, &warning.message)) {
-                let object = Some(it.ingress.clone());
-                all.push(of(State::Warning, "route", object, warning.message.clone()));
-            }
-        }
-    }
-    if let Some(Stale { since_ms: Some(_), reason }) = &network.routes_stale {
-        let message = format!("routes and certificates are shown as they were: {reason}");
-        all.push(of(State::Warning, "ingress", None, message));
-    }
-    for peer in network.peers.iter().filter(|it| it.state >= State::Warning) {
-        let object = Some(Key::new("", &*peer.node));
-        all.push(of(peer.state, "pods", object, peer.state_text.clone()));
-    }
-    if let Some(tunnel) = network.pods.tunnel.as_ref().filter(|it| it.state >= State::Warning) {
-        all.push(of(tunnel.state, "pods", None, tunnel.state_text.clone()));
-    }
-    for problem in &network.pods.problems {
-        all.push(of(State::Warning, "pods", None, problem.clone()));
-    }
-    all.sort_by_key(|it| std::cmp::Reverse(it.state));
-    all.truncate(ATTENTION_MAX);
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures for eyes")]

@@ -18,6 +18,7 @@
 //! - Streams, history, events, the audit log and bodies are bounded.
 
 pub mod agent;
+mod attention;
 pub mod audit;
 mod entry_id;
 pub mod events;

@@ -2,7 +2,8 @@
 //!
 //! Actions that last become [`Override`]s. An override's name follows from what it is about, so
 //! deciding anew about the same endpoints replaces what was decided; what was there before is in the
-//! audit log, which is how an action is undone. One action at a time: the next sees what the last did.
+//! audit log, which is how an action is undone. One decision at a time: the next sees what the last did.
+//! Whatever decides nothing, to show what an action would touch above all, waits for nobody.
 
 mod plan;
 
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use telaio_model::{ObjectKey, Override, OverrideAction, OverrideTarget};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::agent::{Agent, Network, Refusal, now_ms};
 use crate::audit::{AuditLog, Kept, Step};
@@ -44,7 +45,7 @@ const TOUCHES_MAX: usize = 200;
 pub(crate) struct Manager {
     hub: Arc<Hub>,
     audit: AuditLog,
-    /// One at a time.
+    /// Decisions, one at a time.
     turn: Mutex<()>,
     /// How long what has ended stays written: clocks differ, and the slowest is to see its end first.
     grace: Duration,
@@ -137,7 +138,8 @@ impl Manager {
     ) -> Result<ActionResult, Refusal> {
         let until_ms = until(&request)?;
         let about = Circumstances::new(caller, request.by.as_deref(), &request.reason, until_ms)?;
-        let _turn = self.turn.lock().await;
+        let decides = plan::decides(&request.action) && !request.dry_run;
+        let _turn = self.turn(decides).await;
         let network = self.hub.network().await;
         // First, for who cannot decide here may not know here what it is about either.
         let read_only = self.agent().read_only_because();
@@ -164,6 +166,11 @@ impl Manager {
         self.carry_out(&about, Some(request.action), plan, None).await
     }
 
+    /// Who decides waits for whoever does so now.
+    async fn turn(&self, decides: bool) -> Option<MutexGuard<'_, ()>> {
+        if decides { Some(self.turn.lock().await) } else { None }
+    }
+
     /// A purge says how much it would take.
     async fn counted(&self, mut plan: Plan) -> Result<Plan, Refusal> {
         if let Effect::Purge(what) = &plan.effect {
@@ -184,7 +191,7 @@ impl Manager {
         request: &UndoRequest,
     ) -> Result<ActionResult, Refusal> {
         let about = Circumstances::new(caller, request.by.as_deref(), &request.reason, None)?;
-        let _turn = self.turn.lock().await;
+        let _turn = self.turn(!request.dry_run).await;
         let network = self.hub.network().await;
         let plan = match self.plan_undo(id, &network) {
             Ok(plan) if request.dry_run => return Ok(result(&plan, true, None, &about, None)),
@@ -366,7 +373,8 @@ impl Manager {
     /// Removes overrides of ours that have ended, where they are written; whoever did so says it.
     ///
     /// They count for nobody any more, so there is no hurry. Every agent that can write does this, and
-    /// only what is written as it was seen here is removed: what somebody decided anew stays.
+    /// only what is written as it was seen here is removed: what somebody decided anew stays. So nobody
+    /// who decides has to wait for it, however slow the API server is.
     pub(crate) async fn end_what_is_over(&self) {
         if self.ending.lock().holds() || self.over().is_empty() {
             return;
@@ -374,7 +382,6 @@ impl Manager {
         if self.agent().read_only_because().is_some() {
             return self.ending.lock().lengthen();
         }
-        let _turn = self.turn.lock().await;
         let over = self.over();
         let removing = self.agent().remove_ended(over.clone());
         let removed = match tokio::time::timeout(ENDING_TIME_MAX, removing).await {

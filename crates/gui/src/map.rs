@@ -1,5 +1,6 @@
 //! The traffic map: from hosts over routes and services to endpoints and nodes.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
@@ -8,6 +9,7 @@ use serde::Deserialize;
 
 use crate::agent::{Agent, Network, Refusal};
 use crate::lists::{LIMIT_MAX, Listed as _};
+use crate::values::ingress::RouteItem;
 use crate::values::map::{Edge, TrafficMap, Vertex, VertexKind};
 use crate::values::service::{EndpointItem, ServiceItem};
 use crate::values::{Counters, Key, State};
@@ -87,24 +89,54 @@ struct Drawing {
     edges: BTreeMap<(String, String), Edge>,
     /// How many endpoints a vertex stands for, and how many of them are ready.
     gathered: BTreeMap<String, (usize, usize)>,
+    /// How many vertices there was no room for.
+    left_out: usize,
+    /// Of them those that others lead to as well, so that each counts once.
+    left_out_shared: BTreeSet<String>,
 }
 
 impl Drawing {
+    /// Draws a vertex, or adds to it; whether there is room for it.
     fn vertex(&mut self, vertex: Vertex) -> bool {
-        let key = (vertex.kind, vertex.id.clone());
-        if self.vertices.len() >= VERTICES_MAX && !self.vertices.contains_key(&key) {
+        self.vertices([vertex])
+    }
+
+    /// The same of several of which none makes sense without the others.
+    fn vertices<const N: usize>(&mut self, all: [Vertex; N]) -> bool {
+        let is_new = |it: &&Vertex| !self.vertices.contains_key(&(it.kind, it.id.clone()));
+        let fresh = all.iter().filter(is_new).count();
+        if fresh > 0 && self.vertices.len() + fresh > VERTICES_MAX {
+            for vertex in &all {
+                self.leave_out(vertex);
+            }
             return false;
         }
-        match self.vertices.get_mut(&key) {
-            None => drop(self.vertices.insert(key, vertex)),
-            Some(known) => {
-                known.rate = sum(known.rate, vertex.rate);
-                known.error_rate = sum(known.error_rate, vertex.error_rate);
-                known.state = known.state.max(vertex.state);
-                known.overridden |= vertex.overridden;
+        for vertex in all {
+            match self.vertices.entry((vertex.kind, vertex.id.clone())) {
+                Entry::Vacant(place) => drop(place.insert(vertex)),
+                Entry::Occupied(mut known) => {
+                    let known = known.get_mut();
+                    known.rate = sum(known.rate, vertex.rate);
+                    known.error_rate = sum(known.error_rate, vertex.error_rate);
+                    known.state = known.state.max(vertex.state);
+                    known.overridden |= vertex.overridden;
+                }
             }
         }
         true
+    }
+
+    /// Counts a vertex that is not drawn.
+    fn leave_out(&mut self, vertex: &Vertex) {
+        if self.vertices.contains_key(&(vertex.kind, vertex.id.clone())) {
+            return;
+        }
+        // Of these each comes once, and there may be very many.
+        let comes_once = ["route:", "service:", "endpoint:"];
+        let is_once = comes_once.iter().any(|kind| vertex.id.starts_with(kind));
+        if is_once || self.left_out_shared.insert(vertex.id.clone()) {
+            self.left_out += 1;
+        }
     }
 
     fn edge(&mut self, from: &str, to: &str, counters: Option<&Counters>, closed: bool) {
@@ -198,11 +230,11 @@ fn draw(query: &MapQuery, network: &Network, agent: &dyn Agent) -> Result<Traffi
     if collapse {
         note_counts(&mut drawing, &found);
     }
-    let filtered = text.is_some() || query.namespace.is_some();
+    let routes = routes_of(network, query.namespace.as_deref(), text.as_deref(), &places);
     if collapse && network.routes.len() > ROUTES_BESIDE_NAMESPACES {
-        gather_routes(&mut drawing, network, &places);
+        gather_routes(&mut drawing, &routes, &places);
     } else {
-        draw_routes(&mut drawing, network, &places, filtered);
+        draw_routes(&mut drawing, &routes, &places);
     }
     if query.endpoints.unwrap_or(true) {
         let places: Vec<(&Key, &String)> = places.iter().collect();
@@ -224,6 +256,7 @@ fn draw(query: &MapQuery, network: &Network, agent: &dyn Agent) -> Result<Traffi
         edges: drawing.edges.into_values().collect(),
         services_total,
         services_shown: shown,
+        vertices_left_out: drawing.left_out,
         stale: network.routes_stale.clone(),
     })
 }
@@ -269,17 +302,28 @@ fn note_counts(drawing: &mut Drawing, services: &[&ServiceItem]) {
     }
 }
 
-fn draw_routes(
-    drawing: &mut Drawing,
-    network: &Network,
+/// The routes that are drawn: those that lead to a service that is, and those that lead to none that
+/// there is, redirects among them, where they are asked for themselves.
+fn routes_of<'a>(
+    network: &'a Network,
+    namespace: Option<&str>,
+    text: Option<&str>,
     places: &BTreeMap<Key, String>,
-    filtered: bool,
-) {
-    for route in &network.routes {
-        let leads = route.backends.iter().any(|backend| places.contains_key(&backend.service));
-        if !leads && (filtered || !route.backends.is_empty()) {
-            continue;
-        }
+) -> Vec<&'a RouteItem> {
+    let known: BTreeSet<(&str, &str)> =
+        network.services.iter().map(|it| (&*it.namespace, &*it.name)).collect();
+    let is_drawn = |route: &&RouteItem| {
+        let to = || route.backends.iter().map(|backend| &backend.service);
+        to().any(|key| places.contains_key(key))
+            || !to().any(|key| known.contains(&(&*key.namespace, &*key.name)))
+                && namespace.is_none_or(|it| route.ingress.namespace == it)
+                && text.is_none_or(|text| route.has(text))
+    };
+    network.routes.iter().filter(is_drawn).collect()
+}
+
+fn draw_routes(drawing: &mut Drawing, routes: &[&RouteItem], places: &BTreeMap<Key, String>) {
+    for route in routes {
         let (rate, error_rate) = rates(route.counters.as_ref());
         let label = if route.host.is_empty() { "every host" } else { &route.host };
         let (host_id, route_id) = (format!("host:{}", route.host), format!("route:{}", route.id));
@@ -305,8 +349,8 @@ fn draw_routes(
             rate,
             error_rate,
         };
-        if !drawing.vertex(host) || !drawing.vertex(vertex) {
-            return;
+        if !drawing.vertices([host, vertex]) {
+            continue;
         }
         drawing.edge(&host_id, &route_id, route.counters.as_ref(), false);
         let one = route.backends.len() == 1;
@@ -322,35 +366,31 @@ fn draw_routes(
 }
 
 /// A vertex for each namespace that stands for the hosts of its routes, and one for the routes.
-fn gather_routes(drawing: &mut Drawing, network: &Network, places: &BTreeMap<Key, String>) {
+fn gather_routes(drawing: &mut Drawing, routes: &[&RouteItem], places: &BTreeMap<Key, String>) {
     let mut hosts: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for route in &network.routes {
+    for route in routes {
         let leads: BTreeSet<&String> =
             route.backends.iter().filter_map(|backend| places.get(&backend.service)).collect();
-        if leads.is_empty() {
-            continue;
-        }
         let namespace = route.ingress.namespace.as_str();
         hosts.entry(namespace).or_default().insert(&route.host);
         *counts.entry(namespace).or_default() += 1;
         let (rate, error_rate) = rates(route.counters.as_ref());
         let [host_id, route_id] = ["hosts", "routes"].map(|kind| format!("{kind}:{namespace}"));
-        for (id, kind) in [(&host_id, VertexKind::Host), (&route_id, VertexKind::Route)] {
-            let vertex = Vertex {
-                id: id.clone(),
-                kind,
-                label: String::new(),
-                namespace: Some(namespace.to_owned()),
-                state: route.state,
-                note: String::new(),
-                overridden: route.paused.is_some(),
-                rate,
-                error_rate,
-            };
-            if !drawing.vertex(vertex) {
-                return;
-            }
+        let vertex = |id: &String, kind| Vertex {
+            id: id.clone(),
+            kind,
+            label: String::new(),
+            namespace: Some(namespace.to_owned()),
+            state: route.state,
+            note: String::new(),
+            overridden: route.paused.is_some(),
+            rate,
+            error_rate,
+        };
+        let both = [vertex(&host_id, VertexKind::Host), vertex(&route_id, VertexKind::Route)];
+        if !drawing.vertices(both) {
+            continue;
         }
         drawing.edge(&host_id, &route_id, route.counters.as_ref(), false);
         let one = leads.len() == 1;
@@ -391,7 +431,11 @@ fn gather_endpoints(
             error_rate,
         };
         if !drawing.vertex(vertex) {
-            return;
+            // A node that nothing leads to says nothing.
+            if let Some(node) = &endpoint.node {
+                drawing.leave_out(&node_vertex(node, rate, error_rate));
+            }
+            continue;
         }
         let gathered = drawing.gathered.entry(id.clone()).or_default();
         gathered.0 += 1;
@@ -462,7 +506,11 @@ fn draw_endpoints(drawing: &mut Drawing, items: &[EndpointItem], key: &Key, serv
             error_rate,
         };
         if !drawing.vertex(vertex) {
-            return;
+            // A node that nothing leads to says nothing.
+            if let Some(node) = &endpoint.node {
+                drawing.leave_out(&node_vertex(node, rate, error_rate));
+            }
+            continue;
         }
         let closed = endpoint.removed || endpoint.drained || !endpoint.ready;
         drawing.edge(service_id, &id, endpoint.counters.as_ref(), closed);

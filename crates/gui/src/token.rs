@@ -59,8 +59,17 @@ pub fn generate() -> io::Result<String> {
     Ok(hex(&bytes))
 }
 
-/// Reads a token from a file, or writes a fresh one there with mode 0600; also says whether it did.
+/// Reads a token from a file of ours, or writes a fresh one there with mode 0600; also says whether it did.
+/// A file that others could read is theirs no more.
 pub fn read_or_make(path: &Path) -> io::Result<(String, bool)> {
+    if others_read(path) {
+        keep_from_others(path)?;
+        tracing::warn!(
+            file = %path.display(),
+            "others could read the admin API's token; now they cannot, but who has read it has it: \
+             remove the file and start again for another one"
+        );
+    }
     match read(path) {
         Ok(token) => Ok((token, false)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -90,7 +99,27 @@ pub fn read_or_make(path: &Path) -> io::Result<(String, bool)> {
     }
 }
 
-/// Reads a token from a file, which nobody else may be able to read.
+/// Whether anybody but a file's owner may read or write it. Where files have no modes, nobody knows.
+pub fn others_read(path: &Path) -> bool {
+    #[cfg(unix)]
+    let open = std::fs::metadata(path)
+        .is_ok_and(|it| std::os::unix::fs::PermissionsExt::mode(&it.permissions()) & 0o077 != 0);
+    #[cfg(not(unix))]
+    let (open, _) = (false, path);
+    open
+}
+
+#[cfg(unix)]
+fn keep_from_others(path: &Path) -> io::Result<()> {
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+}
+
+#[cfg(not(unix))]
+fn keep_from_others(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Reads a token from a file. Who else may read that is asked by [`others_read`].
 pub fn read(path: &Path) -> io::Result<String> {
     let text = std::fs::read_to_string(path)?;
     let token = text.trim();
@@ -281,7 +310,24 @@ mod tests {
         assert!(fresh && token.len() == 64);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(read_or_make(&path).unwrap(), (token, false));
+        assert!(!others_read(&path));
         std::fs::write(&path, "short\n").unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("24"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_token_file_of_ours_that_others_can_read_is_taken_from_them() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.token");
+        let (token, _) = read_or_make(&path).unwrap();
+        for mode in [0o644, 0o640, 0o602, 0o666] {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            assert!(others_read(&path), "{mode:o}");
+            assert_eq!(read_or_make(&path).unwrap(), (token.clone(), false));
+            let now = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+            assert_eq!(now, 0o600, "{mode:o}");
+        }
     }
 }

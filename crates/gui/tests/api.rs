@@ -13,9 +13,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Imagined, read_until, start};
+use support::{Imagined, counters, read_until, route, start};
 use telaio_gui::NewEvent;
-use telaio_gui::values::{Key, Stale};
+use telaio_gui::values::ingress::RouteItem;
+use telaio_gui::values::{Key, Stale, State};
 
 /// Holds a value against a schema of the document; says where it does not fit.
 fn check(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
@@ -137,9 +138,6 @@ async fn lists_come_in_parts_and_can_be_filtered() {
     }
     let map = server.json("/api/v1/map").await;
     assert_eq!(map["services_total"], 1000);
-    let kinds = |map: &Value, kind: &str| {
-        map["vertices"].as_array().unwrap().iter().filter(|it| it["kind"] == kind).count()
-    };
     assert_eq!(
         (kinds(&map, "namespace"), kinds(&map, "service")),
         (10, 0),
@@ -157,6 +155,163 @@ async fn lists_come_in_parts_and_can_be_filtered() {
         ),
         (1, 1, 1, 3)
     );
+}
+
+/// How many vertices of a kind a map has.
+fn kinds(map: &Value, kind: &str) -> usize {
+    map["vertices"].as_array().unwrap().iter().filter(|it| it["kind"] == kind).count()
+}
+
+fn has_edge(map: &Value, from: &str, to: &str) -> bool {
+    map["edges"].as_array().unwrap().iter().any(|it| it["from"] == from && it["to"] == to)
+}
+
+#[tokio::test]
+async fn a_map_beyond_its_bound_says_how_much_it_leaves_out() {
+    let server = start(Imagined { services: 1000, endpoints_each: 5, ..Imagined::default() }).await;
+    let map = server.json("/api/v1/map?collapse=none&limit=1000").await;
+    assert_eq!(map["vertices"].as_array().unwrap().len(), 5000);
+    // 1,000 services of 5 endpoints each on one node, with one host and one route.
+    assert_eq!(
+        map["vertices_left_out"],
+        1000 + 5000 + 1 + 1 + 1 - 5000,
+        "{}",
+        map["services_total"]
+    );
+    assert_eq!((kinds(&map, "service"), &map["services_shown"]), (1000, &json!(1000)));
+    assert_eq!((kinds(&map, "host"), kinds(&map, "route"), kinds(&map, "node")), (1, 1, 1));
+    let fewer = server.json("/api/v1/map?collapse=none&limit=500").await;
+    assert_eq!((&fewer["vertices_left_out"], &fewer["services_shown"]), (&json!(0), &json!(500)));
+    assert_eq!(server.json("/api/v1/map").await["vertices_left_out"], 0);
+    drop(server);
+
+    let many = |i: usize| RouteItem {
+        id: format!("ns-0/shop/{i}/0"),
+        host: format!("{}.example", i / 2),
+        ..route()
+    };
+    let routes = (0..8000).map(many).collect::<Vec<_>>().into();
+    let server = start(Imagined { services: 1, routes, ..Imagined::default() }).await;
+    let map = server.json("/api/v1/map").await;
+    let drawn = map["vertices"].as_array().unwrap().len();
+    // 8,000 routes of 4,000 hosts, a service, 3 endpoints, a node; hosts count once.
+    let left_out = usize::try_from(map["vertices_left_out"].as_u64().unwrap()).unwrap();
+    assert_eq!(drawn + left_out, 8000 + 4000 + 1 + 3 + 1);
+    assert!(drawn <= 5000, "{drawn}");
+    assert!(kinds(&map, "host") > 0 && kinds(&map, "service") == 1);
+    let edges = map["edges"].as_array().unwrap();
+    let hosts = map["vertices"].as_array().unwrap().iter().filter(|it| it["kind"] == "host");
+    for host in hosts {
+        assert!(edges.iter().any(|it| it["from"] == host["id"]), "nothing leads from {host}");
+    }
+}
+
+#[tokio::test]
+async fn routes_that_lead_to_no_service_stay_on_a_map_that_asks_for_them() {
+    let redirect = RouteItem {
+        id: "ns-1/old/0/0".into(),
+        ingress: Key::new("ns-1", "old"),
+        host: "old.example".into(),
+        action: "redirect".into(),
+        backends: vec![],
+        ..route()
+    };
+    let mut lost = RouteItem {
+        id: "ns-0/lost/0/0".into(),
+        host: "lost.example".into(),
+        state: State::Error,
+        ..route()
+    };
+    lost.backends[0].service = Key::new("ns-0", "never-was");
+    let routes = vec![route(), redirect, lost].into();
+    let server = start(Imagined { services: 20, routes, ..Imagined::default() }).await;
+    let hosts = async |query: &str| {
+        let map = server.json(&format!("/api/v1/map?{query}")).await;
+        let all = map["vertices"].as_array().unwrap().clone();
+        let hosts = all.into_iter().filter(|it| it["kind"] == "host");
+        hosts.map(|it| it["label"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(hosts("").await, ["lost.example", "old.example", "shop.example"]);
+    assert_eq!(hosts("q=OLD.example").await, ["old.example"]);
+    assert_eq!(hosts("q=lost").await, ["lost.example"]);
+    assert_eq!(hosts("namespace=ns-1").await, ["old.example"]);
+    assert_eq!(hosts("namespace=ns-0").await, ["lost.example", "shop.example"]);
+    assert_eq!(hosts("q=web-0000").await, ["shop.example"]);
+    // Of services that the limit leaves out nothing is drawn.
+    assert_eq!(hosts("collapse=none&limit=1&namespace=ns-5").await, Vec::<String>::new());
+    let folded = server.json("/api/v1/map?collapse=namespace&q=old.example").await;
+    assert_eq!((kinds(&folded, "host"), kinds(&folded, "route")), (1, 1), "{folded}");
+}
+
+#[tokio::test]
+async fn a_paused_route_keeps_its_service_on_every_map() {
+    let routes: Vec<RouteItem> = (0..50)
+        .map(|i| RouteItem {
+            id: format!("ns-0/shop/{i}/0"),
+            host: format!("{i}.example"),
+            action: "paused".into(),
+            state: State::Warning,
+            ..route()
+        })
+        .collect();
+    let server = start(Imagined { routes: routes.into(), ..Imagined::default() }).await;
+    let map = server.json("/api/v1/map?q=7.example").await;
+    assert!(has_edge(&map, "route:ns-0/shop/7/0", "service:ns-0/web-0000"), "{map}");
+    let folded = server.json("/api/v1/map?collapse=namespace").await;
+    assert!(has_edge(&folded, "routes:ns-0", "namespace:ns-0"), "{folded}");
+}
+
+#[tokio::test]
+async fn who_answers_with_errors_is_told_by_name() {
+    let mut routes = vec![RouteItem {
+        id: "ns-0/pay/0/0".into(),
+        host: "pay.example".into(),
+        counters: Some(counters(40.0, 2.0)),
+        ..route()
+    }];
+    for i in 0..3 {
+        routes.push(RouteItem {
+            id: format!("ns-0/shop/0/{i}"),
+            path: format!("/{i}"),
+            state: State::Error,
+            action_text: "503: no endpoint is ready".into(),
+            ..route()
+        });
+    }
+    let rates = [
+        ("web-0000", (100.0, 2.0)),
+        // Its service hardly notices.
+        ("web-0001", (1000.0, 5.0)),
+        ("web-0001 10.0.0.2", (10.0, 5.0)),
+        ("web-0001 10.0.0.3", (990.0, 1.0)),
+    ];
+    let agent = Imagined { routes: routes.into(), rates: rates.into(), ..Imagined::default() };
+    let server = start(agent).await;
+    let overview = server.json("/api/v1/overview").await;
+    let all = overview["attention"].as_array().unwrap().clone();
+    let of = |kind: &str| -> Vec<&Value> { all.iter().filter(|it| it["kind"] == kind).collect() };
+    let says = |it: &Value, text: &str| it["message"].as_str().unwrap().contains(text);
+
+    let routes = of("route");
+    let [dead, slow] = routes[..] else { panic!("{all:?}") };
+    assert_eq!(
+        (&dead["state"], &dead["route"], &dead["object"]["name"]),
+        (&json!("error"), &json!("ns-0/shop/0/0"), &json!("shop"))
+    );
+    assert!(says(dead, "shop.example/0 answers 503: no endpoint is ready; so do 2 more"), "{dead}");
+    assert_eq!((&slow["state"], &slow["route"]), (&json!("warning"), &json!("ns-0/pay/0/0")));
+    assert!(says(slow, "pay.example/: 5 % of requests end with 5xx"), "{slow}");
+    let services: Vec<&Value> = of("service").into_iter().filter(|it| says(it, "5xx")).collect();
+    let [service] = services[..] else { panic!("{all:?}") };
+    assert_eq!(service["object"], json!({"namespace": "ns-0", "name": "web-0000"}));
+    let endpoints = of("endpoint");
+    let [endpoint] = endpoints[..] else { panic!("{all:?}") };
+    assert_eq!(
+        (&endpoint["state"], &endpoint["endpoint"], &endpoint["object"]["name"]),
+        (&json!("error"), &json!("10.0.0.2"), &json!("web-0001"))
+    );
+    assert!(says(endpoint, "10.0.0.2 (web-0001-2): 50 %"), "{endpoint}");
+    assert_eq!(all[0]["state"], "error", "worst first");
 }
 
 fn event(name: &str) -> NewEvent {

@@ -222,6 +222,44 @@ async fn where_nothing_can_be_removed_it_is_tried_less_and_less_often() {
 }
 
 #[tokio::test]
+async fn nobody_waits_for_what_has_ended_to_be_removed() {
+    let server = start(Imagined::default()).await;
+    let (key, ended) = over(&server).await;
+    server.agent.removing_hangs.store(true, SeqCst);
+    server.agent.overrides.lock().insert(key, ended);
+    comes_true("an attempt", || server.agent.removals.load(SeqCst) > 0).await;
+    // It hangs for as long as this runs, and what people want is done meanwhile.
+    let done = act(&server, &json!({"action": drain("web-0000-2")})).await;
+    assert_eq!(endpoint(&server, "10.0.0.2").await["drained"], true);
+    assert_eq!(server.post(&undo(&done), &json!({})).await.status, 200);
+    let purge = json!({"kind": "purge_cache", "what": {"host": "shop.example"}});
+    assert_eq!(act(&server, &json!({"action": purge})).await["purged"], 7);
+}
+
+#[tokio::test]
+async fn what_decides_nothing_waits_for_nobody_who_decides() {
+    let server = start(Imagined::default()).await;
+    let done = act(&server, &json!({"action": drain("web-0000-1")})).await;
+    server.agent.deciding_hangs.store(true, SeqCst);
+    let deciding = async {
+        server.post(ACTIONS, &json!({"action": drain("web-0000-2")})).await;
+    };
+    let asking = async {
+        comes_true("a decision that hangs", || server.agent.decisions.load(SeqCst) == 2).await;
+        act(&server, &json!({"action": drain("web-0000-3"), "dry_run": true})).await;
+        let shown = server.post(&undo(&done), &json!({"dry_run": true})).await;
+        assert_eq!(shown.status, 200, "{}", shown.body);
+        act(&server, &json!({"action": {"kind": "resync"}})).await;
+        let purge = json!({"kind": "purge_cache", "what": {"host": "shop.example"}});
+        act(&server, &json!({"action": purge})).await;
+    };
+    tokio::select! {
+        () = deciding => panic!("the decision should hang"),
+        () = asking => {}
+    }
+}
+
+#[tokio::test]
 async fn what_another_agent_has_removed_is_not_noted_here() {
     let server = start(Imagined::default()).await;
     let (key, ended) = over(&server).await;

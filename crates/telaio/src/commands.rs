@@ -50,7 +50,7 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
 fn report_problems(spec: &SourceSpec, source: &Status) -> Result<(), CommandError> {
     let problems = source.problems();
     for problem in &problems {
-        eprintln!("telaio: {problem}");
+        eprintln!("telaio: {}", crate::plain::lines(&problem.to_string()));
     }
     let of_input = |problem: &&Problem| match spec {
         SourceSpec::Dir(_) => true,

@@ -41,7 +41,7 @@ impl CommandError {
         if error.chain().any(is_closed_pipe) {
             return ExitCode::SUCCESS;
         }
-        eprintln!("telaio: {error:#}");
+        eprintln!("telaio: {}", crate::plain::lines(&format!("{error:#}")));
         ExitCode::from(self.code())
     }
 }

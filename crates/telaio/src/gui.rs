@@ -261,9 +261,20 @@ fn tokens(listen: &ListenArgs, state_dir: &Path) -> Result<(Tokens, PathBuf), Co
     let bad = |path: &Path, error: std::io::Error| {
         CommandError::bad_input(format!("{}: {error}", path.display()))
     };
+    let given = |path: &Path| {
+        // A file of somebody's, which others may be meant to read, such as a Secret's with a group.
+        if token::others_read(path) {
+            tracing::warn!(
+                file = %path.display(),
+                "others than its owner may read this token of the admin API; if they are not meant to, \
+                 chmod 600 it"
+            );
+        }
+        token::read(path).map_err(|error| bad(path, error))
+    };
     let admin = &listen.admin;
     let (text, path) = if let Some(path) = &admin.admin_token_file {
-        (token::read(path).map_err(|error| bad(path, error))?, path.clone())
+        (given(path)?, path.clone())
     } else {
         std::fs::create_dir_all(state_dir).map_err(|error| bad(state_dir, error))?;
         let path = state_dir.join(TOKEN_FILE);
@@ -276,7 +287,7 @@ fn tokens(listen: &ListenArgs, state_dir: &Path) -> Result<(Tokens, PathBuf), Co
     };
     let mut tokens = Tokens::default().with("admin", Role::Admin, &text);
     if let Some(path) = &admin.admin_read_token_file {
-        let text = token::read(path).map_err(|error| bad(path, error))?;
+        let text = given(path)?;
         tokens = tokens.with("read-only", Role::Read, &text);
     }
     tokens.review = admin.admin_token_review;

@@ -23,6 +23,7 @@ mod manual;
 mod monitor;
 mod node_name;
 mod node_view;
+mod plain;
 mod plane;
 #[cfg(target_os = "linux")]
 mod pods;
@@ -68,7 +69,8 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli, settings: Settings) -> Result<(), CommandError> {
-    let mut out = std::io::stdout().lock();
+    // What objects say is shown and never done.
+    let mut out = plain::Plain(std::io::stdout().lock());
     match &cli.command {
         Command::Run(args) => {
             // Its backend prints from a thread of its own.
@@ -91,7 +93,7 @@ fn run(cli: &Cli, settings: Settings) -> Result<(), CommandError> {
             drop(out);
             commands::service(args)
         }
-        Command::Demo(args) => commands::demo(args, &mut out),
+        Command::Demo(args) => commands::demo(args, &mut out.0),
         Command::Migrate(args) => commands::migrate(args, &mut out),
         #[cfg(unix)]
         Command::IngressWorker => {
@@ -99,10 +101,10 @@ fn run(cli: &Cli, settings: Settings) -> Result<(), CommandError> {
             ingress::worker()
         }
         Command::Completions { shell } => {
-            manual::print_completions(*shell, &mut out);
+            manual::print_completions(*shell, &mut out.0);
             Ok(())
         }
-        Command::Man { command } => manual::print_page(command.as_deref(), &mut out),
+        Command::Man { command } => manual::print_page(command.as_deref(), &mut out.0),
     }
     .and_then(|()| std::io::stdout().flush().map_err(|error| CommandError::Failed(error.into())))
 }

@@ -211,6 +211,83 @@ fn a_busy_port_names_its_owner() {
     assert!(ended.stderr.contains("--admin-listen"), "{ended:?}");
 }
 
+/// Writes a file that everybody may read.
+#[cfg(unix)]
+fn write_for_all(path: &std::path::Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o644)).unwrap();
+}
+
+#[test]
+#[cfg(unix)]
+fn a_token_that_others_can_read_is_taken_from_them_or_told() {
+    use std::os::unix::fs::PermissionsExt;
+    let state = tempfile::tempdir().unwrap();
+    let own = state.path().join("admin.token");
+    write_for_all(&own, support::TOKEN);
+    let dir = tempfile::tempdir().unwrap();
+    let given = dir.path().join("read.token");
+    write_for_all(&given, READ_TOKEN);
+    let flag = format!("--admin-read-token-file={}", given.display());
+    let args = ["run", "--node=loom-a", &dir_source(&examples()), &flag];
+    let agent = Agent::start_with_state(&args, state);
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&own) & 0o777, 0o600, "ours is mended");
+    assert_eq!(mode(&given) & 0o777, 0o644, "somebody's is theirs");
+    let (status, log) = agent.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    for path in [&own, &given] {
+        let told = log.lines().any(|line| {
+            line.contains("\"WARN\"") && line.contains(path.display().to_string().as_str())
+        });
+        assert!(told, "{}: {log}", path.display());
+    }
+}
+
+/// A token that may only look.
+const READ_TOKEN: &str = "a-token-of-tests-that-may-only-look";
+
+#[test]
+fn no_token_is_ever_in_the_log_whatever_is_done_with_it() {
+    const WRONG: &str = "a-token-of-tests-that-nobody-knows";
+    let dir = tempfile::tempdir().unwrap();
+    let given = dir.path().join("read.token");
+    std::fs::write(&given, READ_TOKEN).unwrap();
+    let flag = format!("--admin-read-token-file={}", given.display());
+    let manifests = Manifests::of_examples();
+    let agent =
+        Agent::start(&["run", "--node=loom-a", &manifests.source(), &flag, "--log-level=trace"]);
+    ask_until(agent.healthz, "/healthz", |status, _| status == 200);
+    let drain = r#"{"action": {"kind": "drain", "service": {"namespace": "shop", "name": "web"},
+        "target": {"pod": "web-1"}}, "by": "anna", "reason": "disk"}"#;
+    let actions = "/api/v1/actions";
+    for (token, may_look, may_act) in
+        [(support::TOKEN, 200, 200), (READ_TOKEN, 200, 403), (WRONG, 401, 401)]
+    {
+        let (status, body) = support::send(agent.admin, token, "/api/v1/overview", None);
+        assert_eq!(status, may_look, "{body}");
+        let (status, body) = support::send(agent.admin, token, actions, Some(drain));
+        assert_eq!(status, may_act, "{body}");
+        // What is no JSON, and what is no path, is told of too.
+        support::send(agent.admin, token, actions, Some("{"));
+        support::send(agent.admin, token, "/api/v1/none", None);
+    }
+    let state = format!("--state-dir={}", agent.state.path().display());
+    let address = format!("--admin-listen={}", agent.admin);
+    let ended = run_args(["undrain", "shop/web", "web-1", &state, &address]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let audit = std::fs::read_to_string(agent.state.path().join("audit.log")).unwrap();
+    assert!(audit.contains("drain") && audit.contains("anna"), "{audit}");
+    let (status, log) = agent.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("\"DEBUG\"") || log.contains("\"TRACE\""), "nothing in detail: {log}");
+    for token in [support::TOKEN, READ_TOKEN, WRONG] {
+        assert!(!log.contains(token), "{token} is in the log: {log}");
+        assert!(!audit.contains(token), "{token} is in the audit log: {audit}");
+    }
+}
+
 #[test]
 fn one_state_directory_has_one_agent() {
     let agent = Agent::start(&["run", "--node=loom-a", &dir_source(&examples())]);

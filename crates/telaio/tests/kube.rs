@@ -92,6 +92,45 @@ async fn the_last_state_stands_while_the_api_server_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_admin_api_shows_that_the_source_is_lost_and_how_its_state_ages() {
+    let cluster = Cluster::start().await;
+    let agent = Agent::start(&["run", "--node=loom-a", &cluster.source()]);
+    ask_until(agent.healthz, "/healthz", |status, _| status == 200);
+    let overview = |wanted: &dyn Fn(&Value) -> bool| -> Value {
+        let body = ask_until(agent.admin, "/api/v1/overview", |status, body| {
+            status == 200 && serde_json::from_str(body).is_ok_and(|it: Value| wanted(&it))
+        });
+        serde_json::from_str(&body).unwrap()
+    };
+    let is_told = |overview: &Value| {
+        let all = overview["attention"].as_array().unwrap();
+        all.iter().any(|it| it["kind"] == "source" && it["state"] == "error")
+    };
+    let well = overview(&|it| it["source"]["connected"] == true);
+    assert!(!is_told(&well), "{well}");
+    assert_eq!(well["planes"][0]["state"], "ok", "{well}");
+
+    cluster.server.stop();
+    let lost = overview(&|it| it["source"]["connected"] == false);
+    assert!(is_told(&lost), "{lost}");
+    assert_eq!(
+        (&lost["planes"][0]["name"], &lost["planes"][0]["state"], &lost["source"]["synced"]),
+        (&"source".into(), &"warning".into(), &true.into()),
+        "{lost}"
+    );
+    assert_eq!(lost["counts"]["services"], well["counts"]["services"], "the last state stands");
+    let age = |it: &Value| it["source"]["age_s"].as_f64().unwrap();
+    let first = age(&lost);
+    let later = overview(&|it| age(it) >= first + 1.0);
+    assert!(is_told(&later), "{later}");
+    ask_until(agent.admin, "/api/v1/events?kind=source", |_, body| body.contains("out of touch"));
+
+    cluster.server.restart().await.unwrap();
+    let again = overview(&|it| it["source"]["connected"] == true && !is_told(it));
+    assert!(age(&again) < age(&later), "{again}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_the_api_server_refuses_is_said() {
     let cluster = Cluster::start().await;
     cluster.server.refuse("list", "services", 403);

@@ -18,6 +18,10 @@ pub struct TrafficMap {
     pub services_total: usize,
     /// Of them drawn; the others were left out for the limit, those without traffic first.
     pub services_shown: usize,
+    /// Hosts, routes, endpoints and nodes of what is shown for which there was no room: of 5,000 vertices
+    /// at most the map has no more. Filters, a smaller limit or `endpoints=false` make room.
+    #[serde(default)]
+    pub vertices_left_out: usize,
     /// Hosts and routes are older than they should be; null where they are of now.
     #[serde(default)]
     pub stale: Option<Stale>,

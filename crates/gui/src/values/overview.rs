@@ -187,10 +187,16 @@ pub struct Cache {
 pub struct Attention {
     /// `Warning` or `Error`.
     pub state: State,
-    /// What it is about: `source`, `sync`, `service`, `route`, `certificate`, `override`, `pods`, `ingress`.
+    /// What it is about: `source`, `sync`, `service`, `endpoint`, `route`, `certificate`, `override`, `pods`, `ingress`.
     pub kind: String,
-    /// Which object, if it is one.
+    /// Which object, if it is one: of an endpoint its service, of a route its Ingress.
     pub object: Option<Key>,
+    /// The identity of the route, as in the list of routes, if it is about one.
+    #[serde(default)]
+    pub route: Option<String>,
+    /// The address of the endpoint, if it is about one.
+    #[serde(default)]
+    pub endpoint: Option<String>,
     /// What is wrong and what to do.
     pub message: String,
 }

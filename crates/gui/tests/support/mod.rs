@@ -51,6 +51,50 @@ pub(crate) struct Imagined {
     pub(crate) behind: Mutex<Vec<Arc<Override>>>,
     /// How often it was tried.
     pub(crate) removals: AtomicUsize,
+    /// Whether whoever keeps overrides does not answer: who removes what has ended, and who decides.
+    pub(crate) removing_hangs: AtomicBool,
+    pub(crate) deciding_hangs: AtomicBool,
+    /// Decisions that were begun.
+    pub(crate) decisions: AtomicUsize,
+    /// How many endpoints a service has.
+    pub(crate) endpoints_each: usize,
+    /// Its routes.
+    pub(crate) routes: Mutex<Vec<RouteItem>>,
+    /// Requests and errors a second, of services and of endpoints: `web-0001`, `web-0001 10.0.0.2`.
+    pub(crate) rates: BTreeMap<&'static str, (f64, f64)>,
+}
+
+/// A route to the first service.
+pub(crate) fn route() -> RouteItem {
+    RouteItem {
+        id: "ns-0/shop/0/0".into(),
+        ingress: Key::new("ns-0", "shop"),
+        host: "shop.example".into(),
+        path: "/".into(),
+        path_type: "prefix".into(),
+        matches: vec![],
+        action: "forward".into(),
+        action_text: String::new(),
+        backends: vec![RouteBackend {
+            service: Key::new("ns-0", name(0)),
+            port: "80".into(),
+            weight: 1,
+            ready: 3,
+            total: 3,
+            canary: false,
+            condition: String::new(),
+        }],
+        features: vec![],
+        warnings: vec![],
+        certificate: None,
+        state: State::Ok,
+        paused: None,
+        counters: None,
+    }
+}
+
+pub(crate) fn counters(rate: f64, error_rate: f64) -> Counters {
+    Counters { rate, error_rate, ..Counters::default() }
 }
 
 impl Default for Imagined {
@@ -69,6 +113,12 @@ impl Default for Imagined {
             forbidden: AtomicBool::new(false),
             behind: Mutex::default(),
             removals: AtomicUsize::new(0),
+            removing_hangs: AtomicBool::new(false),
+            deciding_hangs: AtomicBool::new(false),
+            decisions: AtomicUsize::new(0),
+            endpoints_each: 3,
+            routes: Mutex::new(vec![route()]),
+            rates: BTreeMap::new(),
         }
     }
 }
@@ -130,13 +180,16 @@ impl Imagined {
                 removed: has(&OverrideAction::Remove),
                 used: !drained,
                 overrides: hits.iter().map(|it| it.meta.key.to_string()).collect(),
-                counters: Some(Counters { rate: 1.0, ..Counters::default() }),
+                counters: Some(match self.rates.get(&*format!("{} {address}", key.name)) {
+                    Some((rate, error_rate)) => counters(*rate, *error_rate),
+                    None => counters(1.0, 0.0),
+                }),
                 connections: None,
                 address,
                 pod,
             }
         };
-        let mut items: Vec<EndpointItem> = (1..=3)
+        let mut items: Vec<EndpointItem> = (1..=self.endpoints_each)
             .map(|i| of(format!("10.0.0.{i}"), Some(format!("{}-{i}", key.name)), "node-1"))
             .collect();
         let added = overrides.values().filter(|it| {
@@ -175,7 +228,10 @@ impl Imagined {
             state: if i % 3 == 2 { State::Warning } else { State::Ok },
             state_text: if i % 3 == 2 { "one is slow".into() } else { String::new() },
             overridden: items.iter().any(|it| !it.overrides.is_empty()),
-            counters: Some(Counters { rate: i as f64, ..Counters::default() }),
+            counters: Some(match self.rates.get(&*name(i)) {
+                Some((rate, error_rate)) => counters(*rate, *error_rate),
+                None => counters(i as f64, 0.0),
+            }),
             connections: None,
             connections_reason: Some("nobody counts here".into()),
             traffic: None,
@@ -237,35 +293,10 @@ impl Agent for Imagined {
 
     fn network(&self) -> BoxFuture<'_, Network> {
         self.network_asked.fetch_add(1, SeqCst);
-        let route = RouteItem {
-            id: "ns-0/shop/0/0".into(),
-            ingress: Key::new("ns-0", "shop"),
-            host: "shop.example".into(),
-            path: "/".into(),
-            path_type: "prefix".into(),
-            matches: vec![],
-            action: "forward".into(),
-            action_text: String::new(),
-            backends: vec![RouteBackend {
-                service: Key::new("ns-0", name(0)),
-                port: "80".into(),
-                weight: 1,
-                ready: 3,
-                total: 3,
-                canary: false,
-                condition: String::new(),
-            }],
-            features: vec![],
-            warnings: vec![],
-            certificate: None,
-            state: State::Ok,
-            paused: None,
-            counters: None,
-        };
         let network = Network {
             at_ms: now_ms(),
             services: (0..self.services).map(|i| self.item(i)).collect(),
-            routes: vec![route],
+            routes: self.routes.lock().clone(),
             routes_stale: self.routes_stale.lock().clone(),
             nodes: ["node-1", "node-2"].map(node).into(),
             ..Network::default()
@@ -334,6 +365,10 @@ impl Agent for Imagined {
         &self,
         changes: Vec<(ObjectKey, Option<Override>)>,
     ) -> BoxFuture<'_, Result<(), Refusal>> {
+        self.decisions.fetch_add(1, SeqCst);
+        if self.deciding_hangs.load(SeqCst) {
+            return Box::pin(std::future::pending());
+        }
         let mut overrides = self.overrides.lock();
         for (key, change) in changes {
             match change {
@@ -356,6 +391,9 @@ impl Agent for Imagined {
         ended: Vec<Arc<Override>>,
     ) -> BoxFuture<'_, Result<Vec<ObjectKey>, Refusal>> {
         self.removals.fetch_add(1, SeqCst);
+        if self.removing_hangs.load(SeqCst) {
+            return Box::pin(std::future::pending());
+        }
         let removed = if self.forbidden.load(SeqCst) {
             Err(Refusal::Unavailable("nobody may write here".to_owned()))
         } else {

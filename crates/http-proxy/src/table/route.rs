@@ -156,6 +156,9 @@ pub struct Fixed {
     pub body: Arc<str>,
     /// `Retry-After`: seconds or a date.
     pub retry_after: Option<Arc<str>>,
+    /// Where requests would go if it were not for this answer: to be shown, and asked for by nobody who
+    /// serves.
+    pub instead_of: Vec<WeightedBackend>,
 }
 
 /// What happens to a request that a route matches.

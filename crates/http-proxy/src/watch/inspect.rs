@@ -295,15 +295,13 @@ fn route_info(compiled: &Compiled) -> RouteInfo {
         PathMatch::Prefix(path) => (path, PathKind::Prefix),
         PathMatch::Regex(path) => (path, PathKind::Regex),
     };
-    let (action, mut targets, action_text) = match &route.action {
-        Action::Forward(all) => {
-            let targets: Vec<Target> =
-                all.iter().map(|own| target(own.backend.as_str(), own.weight, false)).collect();
-            (ActionKind::Forward, targets, String::new())
-        }
-        Action::Redirect(redirect) => (ActionKind::Redirect, Vec::new(), redirect.to_string()),
-        Action::Respond(fixed) => (ActionKind::Respond, Vec::new(), fixed_text(fixed)),
+    let (action, leads, action_text) = match &route.action {
+        Action::Forward(all) => (ActionKind::Forward, &all[..], String::new()),
+        Action::Redirect(redirect) => (ActionKind::Redirect, &[][..], redirect.to_string()),
+        Action::Respond(fixed) => (ActionKind::Respond, &fixed.instead_of[..], fixed_text(fixed)),
     };
+    let mut targets: Vec<Target> =
+        leads.iter().map(|own| target(own.backend.as_str(), own.weight, false)).collect();
     let paused = matches!(&route.action, Action::Respond(fixed) if fixed.status == 503);
     targets.extend(policy.canary.iter().map(|rule| Target {
         condition: canary_text(rule),

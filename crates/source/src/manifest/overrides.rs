@@ -21,6 +21,7 @@
 //!   retryAfter: 120
 //! ```
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -147,8 +148,11 @@ impl Manifest for Override {
                     name: ingress.name.as_deref(),
                 };
                 let object = object.key(&meta.key.namespace, ctx, &mut errors);
-                let text = |it: &Option<String>| it.as_deref().map(|it| ctx.intern(it));
-                let (host, path) = (text(&ingress.host), text(&ingress.path));
+                let mut text = |field: &str, it: &Option<String>| {
+                    it.as_deref().map(|it| name(field, it, ctx, &mut errors))
+                };
+                let host = text("spec.ingress.host", &ingress.host);
+                let path = text("spec.ingress.path", &ingress.path);
                 (object, Some(telaio_model::OverrideTarget::Routes { host, path }))
             }
             _ => {
@@ -166,8 +170,8 @@ impl Manifest for Override {
             meta,
             target,
             action,
-            by: ctx.intern(spec.by.as_deref().unwrap_or_default()),
-            reason: ctx.intern(spec.reason.as_deref().unwrap_or_default()),
+            by: ctx.intern(&one_line(spec.by.as_deref().unwrap_or_default())),
+            reason: ctx.intern(&one_line(spec.reason.as_deref().unwrap_or_default())),
             since_s,
             until_s,
         });
@@ -204,8 +208,14 @@ impl OverrideTarget {
                 let ip = errors.unicast("spec.target.address", address, true)?;
                 Some(telaio_model::OverrideTarget::Address(ip))
             }
-            (None, Some(pod), None) => Some(telaio_model::OverrideTarget::Pod(ctx.intern(pod))),
-            (None, None, Some(node)) => Some(telaio_model::OverrideTarget::Node(ctx.intern(node))),
+            (None, Some(pod), None) => {
+                let pod = name("spec.target.pod", pod, ctx, errors);
+                Some(telaio_model::OverrideTarget::Pod(pod))
+            }
+            (None, None, Some(node)) => {
+                let node = name("spec.target.node", node, ctx, errors);
+                Some(telaio_model::OverrideTarget::Node(node))
+            }
             _ => {
                 errors.push("spec.target", "name one of address, pod and node");
                 None
@@ -248,7 +258,7 @@ impl OverrideSpec {
                 }
                 OverrideAction::Add(AddedEndpoint {
                     port: port.flatten(),
-                    node: self.node.as_deref().map(|node| ctx.intern(node)),
+                    node: self.node.as_deref().map(|node| name("spec.node", node, ctx, errors)),
                     weight: weight.flatten(),
                 })
             }
@@ -278,6 +288,28 @@ impl OverrideSpec {
         }
         Some(action)
     }
+}
+
+/// What people wrote to be read by others, as one line: it is printed at terminals and noted in logs.
+fn one_line(text: &str) -> Cow<'_, str> {
+    let text = text.trim();
+    if !text.chars().any(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let plain = |it: char| match it {
+        '\n' | '\r' | '\t' => ' ',
+        it if it.is_control() => char::REPLACEMENT_CHARACTER,
+        it => it,
+    };
+    Cow::Owned(text.chars().map(plain).collect())
+}
+
+/// The name of something. Nothing that there is has control characters in it.
+fn name(field: &str, text: &str, ctx: &Context, errors: &mut Errors) -> Arc<str> {
+    if text.chars().any(char::is_control) {
+        errors.push(field, format_args!("{} has control characters in it", Quoted(text)));
+    }
+    ctx.intern(text)
 }
 
 /// What `Retry-After` says unless somebody says otherwise.

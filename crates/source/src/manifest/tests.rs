@@ -519,6 +519,36 @@ fn a_network_policy_is_read_by_its_types() {
 }
 
 #[test]
+fn what_people_wrote_into_an_override_is_one_line_and_names_are_names() {
+    let text = |spec: &str| {
+        format!(
+            "{{apiVersion: telaio.dev/v1, kind: Override, metadata: {{name: a, namespace: shop}}, spec: {{{spec}}}}}"
+        )
+    };
+    let drain = only!(
+        Override,
+        &text(
+            "service: {name: web}, target: {pod: web-0}, action: drain, \
+             by: \"anna\\e[31m\", reason: \" disk\\r\\nis\\u009bfailing\\n\""
+        )
+    );
+    assert_eq!(&*drain.by, "anna\u{fffd}[31m");
+    assert_eq!(&*drain.reason, "disk  is\u{fffd}failing");
+    for (spec, field) in [
+        ("service: {name: a}, target: {pod: \"a\\e[2J\"}, action: drain", "spec.target.pod"),
+        ("service: {name: a}, target: {node: \"a\\nb\"}, action: drain", "spec.target.node"),
+        (
+            "service: {name: a}, target: {address: 10.0.0.1}, action: add, node: \"\\x7f\"",
+            "spec.node",
+        ),
+        ("ingress: {name: a, host: \"a\\x07\"}, action: pause", "spec.ingress.host"),
+        ("ingress: {name: a, path: \"/\\e[2J\"}, action: pause", "spec.ingress.path"),
+    ] {
+        assert_eq!(bad_fields(&text(spec)), [field], "{spec}");
+    }
+}
+
+#[test]
 fn an_override_says_who_what_and_until_when() {
     let text = |spec: &str| {
         format!(

@@ -19,6 +19,7 @@ use crate::cli::{
 };
 use crate::exit::CommandError;
 use crate::http_get::AdminClient;
+use crate::plain;
 
 /// Where actions go.
 const ACTIONS: &str = "/api/v1/actions";
@@ -255,7 +256,8 @@ fn text_of(result: &ActionResult, client: &AdminClientArgs) -> String {
     }
     lines.extend(result.warnings.iter().map(|warning| format!("  note: {warning}")));
     if let Some(purged) = result.purged {
-        lines.push(format!("  {purged} URLs were forgotten by this node's cache"));
+        let urls = if purged == 1 { "URL was" } else { "URLs were" };
+        lines.push(format!("  {purged} {urls} forgotten by this node's cache"));
     }
     if let Some(until) = result.until_ms.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok()) {
         lines.push(format!("  until {}", until.strftime("%Y-%m-%d %H:%M:%S UTC")));
@@ -267,7 +269,7 @@ fn text_of(result: &ActionResult, client: &AdminClientArgs) -> String {
         };
         lines.push(format!("  to undo it: telaio overrides undo {id}{address}"));
     }
-    lines.join("\n") + "\n"
+    lines.iter().map(|line| format!("{}\n", plain::line(line))).collect()
 }
 
 fn list(output: Output, args: &AdminClientArgs, out: &mut impl Write) -> Result<(), CommandError> {
@@ -277,28 +279,29 @@ fn list(output: Output, args: &AdminClientArgs, out: &mut impl Write) -> Result<
         Output::Json => answer,
         Output::Text => {
             let page: Page<OverrideItem> = read(&answer)?;
-            let line = |it: &OverrideItem| {
-                let until = it.until_ms.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-                let until =
-                    until.map(|at| format!(", until {}", at.strftime("%Y-%m-%d %H:%M UTC")));
-                let reason =
-                    if it.reason.is_empty() { String::new() } else { format!(": {}", it.reason) };
-                format!(
-                    "{}/{}  {} (by {}{}{reason})\n",
-                    it.namespace,
-                    it.name,
-                    it.summary,
-                    if it.by.is_empty() { "nobody who said so" } else { &it.by },
-                    until.unwrap_or_default()
-                )
-            };
             match page.items.as_slice() {
                 [] => "nothing is overridden\n".to_owned(),
-                items => items.iter().map(line).collect(),
+                items => items.iter().map(override_line).collect(),
             }
         }
     };
     out.write_all(text.as_bytes()).map_err(|error| CommandError::Failed(error.into()))
+}
+
+/// An override in one line, whatever stands in it.
+fn override_line(it: &OverrideItem) -> String {
+    let until = it.until_ms.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    let until = until.map(|at| format!(", until {}", at.strftime("%Y-%m-%d %H:%M UTC")));
+    let reason = if it.reason.is_empty() { String::new() } else { format!(": {}", it.reason) };
+    let line = format!(
+        "{}/{}  {} (by {}{}{reason})",
+        it.namespace,
+        it.name,
+        it.summary,
+        if it.by.is_empty() { "nobody who said so" } else { &it.by },
+        until.unwrap_or_default()
+    );
+    format!("{}\n", plain::line(&line))
 }
 
 fn audit(output: Output, args: &AdminClientArgs, out: &mut impl Write) -> Result<(), CommandError> {
@@ -308,23 +311,26 @@ fn audit(output: Output, args: &AdminClientArgs, out: &mut impl Write) -> Result
         Output::Json => answer,
         Output::Text => {
             let page: Page<AuditEntry> = read(&answer)?;
-            let line = |it: &AuditEntry| {
-                let at = jiff::Timestamp::from_millisecond(it.at_ms).unwrap_or_default();
-                let error = it.error.as_ref().map(|error| format!(": {error}"));
-                format!(
-                    "{:>8}  {}  {}  {} ({}){}\n",
-                    it.id,
-                    at.strftime("%Y-%m-%d %H:%M:%S"),
-                    it.who,
-                    it.summary,
-                    format!("{:?}", it.outcome).to_lowercase(),
-                    error.unwrap_or_default()
-                )
-            };
-            page.items.iter().map(line).collect()
+            page.items.iter().map(audit_line).collect()
         }
     };
     out.write_all(text.as_bytes()).map_err(|error| CommandError::Failed(error.into()))
+}
+
+/// An entry of the audit log in one line, whatever stands in it.
+fn audit_line(it: &AuditEntry) -> String {
+    let at = jiff::Timestamp::from_millisecond(it.at_ms).unwrap_or_default();
+    let error = it.error.as_ref().map(|error| format!(": {error}"));
+    let line = format!(
+        "{:>8}  {}  {}  {} ({}){}",
+        it.id,
+        at.strftime("%Y-%m-%d %H:%M:%S"),
+        it.who,
+        it.summary,
+        format!("{:?}", it.outcome).to_lowercase(),
+        error.unwrap_or_default()
+    );
+    format!("{}\n", plain::line(&line))
 }
 
 #[cfg(test)]
@@ -365,5 +371,26 @@ mod tests {
         assert_eq!(of("loom-a").unwrap(), Target::Node("loom-a".into()));
         assert!(of("loom-b").unwrap_err().to_string().contains("--on-node loom-b"));
         assert!(of("web-9").unwrap_err().to_string().contains("it has: web-1, loom-b"));
+    }
+
+    #[test]
+    fn what_objects_say_does_nothing_to_a_terminal_and_stays_on_its_line() {
+        let evil = "disk\u{1b}[2J\u{9b}1A\nshop/web  all is well";
+        let item = serde_json::json!({
+            "namespace": "shop", "name": "a", "action": "drain", "service": null, "target": null,
+            "weight": null, "ingress": null, "host": null, "path": null, "summary": evil, "by": evil,
+            "reason": evil, "since_ms": null, "until_ms": null, "managed": false, "touches": 0,
+        });
+        let entry = serde_json::json!({
+            "id": "kf4m-1", "at_ms": 0, "who": evil, "role": "admin", "from": "", "action": null,
+            "summary": evil, "reason": evil, "until_ms": null, "outcome": "failed", "error": evil,
+            "undoes": null, "undone_by": null, "undoable": false,
+        });
+        let said = override_line(&serde_json::from_value(item).unwrap());
+        let noted = audit_line(&serde_json::from_value(entry).unwrap());
+        for line in [said, noted] {
+            assert!(line.contains(r"disk\u001b[2J\u009b1A\u000ashop"), "{line}");
+            assert_eq!(line.chars().filter(|it| it.is_control()).collect::<String>(), "\n");
+        }
     }
 }

@@ -34,6 +34,7 @@ use crate::gui::{self, AdminOptions, Programming, UrlAsking};
 use crate::ingress::{Handover, IngressPlane, LogFiles, Owned, PlaneOptions, Sockets, Told};
 use crate::logging::Logging;
 use crate::monitor::{Facts, Monitor};
+use crate::plain::Plain;
 use crate::plane::{self, Plane};
 #[cfg(target_os = "linux")]
 use crate::pods::Pods;
@@ -351,7 +352,7 @@ impl Agent {
         };
         // Without the services plane the view goes nowhere.
         let output: SharedOutput = if args.planes.contains(&Plane::Services) {
-            Arc::new(Mutex::new(std::io::stdout()))
+            Arc::new(Mutex::new(Plain(std::io::stdout())))
         } else {
             Arc::new(Mutex::new(std::io::sink()))
         };

@@ -10,6 +10,7 @@ use crate::cli::{Output, StatusArgs};
 use crate::exit::CommandError;
 use crate::http_get::AdminClient;
 use crate::monitor::{Report, SyncSummary};
+use crate::plain;
 use crate::servers::STATUS_PATH;
 
 /// Prints the state of the agent at the admin address.
@@ -29,7 +30,7 @@ fn summary(report: &Report) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{name:<10}{value}");
+        let _ = writeln!(text, "{name:<10}{}", plain::line(value));
     };
     let health = if report.healthy { "healthy" } else { "not healthy" };
     line(

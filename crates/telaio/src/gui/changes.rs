@@ -33,6 +33,15 @@ impl Told {
     }
 }
 
+/// `no endpoints`, `1 endpoint`, `2 endpoints`.
+fn counted(count: usize, what: &str) -> String {
+    match count {
+        0 => format!("no {what}s"),
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
+}
+
 /// The first of some names.
 fn some<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
     let mut names = names.into_iter();
@@ -113,9 +122,9 @@ fn what_came(object: &Object) -> String {
     match object {
         Object::Ingress(ingress) => {
             let hosts = hosts(ingress);
-            let paths = places(ingress).len();
+            let paths = counted(places(ingress).len(), "path");
             let hosts = if hosts.is_empty() { "every host".to_owned() } else { some(hosts) };
-            format!("an Ingress with {paths} paths, for {hosts}")
+            format!("an Ingress with {paths}, for {hosts}")
         }
         Object::Override(decided) => summary_of(decided),
         Object::Node(node) => {
@@ -256,7 +265,8 @@ pub(super) fn service_change(before: Option<&ServiceState>, after: Option<&Servi
     };
     match (&old, &new) {
         (None, Some(_)) => {
-            Told::new("Service", "added", format!("a service with {} endpoints", count(after)))
+            let endpoints = counted(count(after), "endpoint");
+            Told::new("Service", "added", format!("a service with {endpoints}"))
         }
         (Some(_), None) => Told::new("Service", "removed", "the service is gone"),
         (Some(old), Some(new)) if old != new => changed(&[
@@ -283,11 +293,9 @@ fn changed(fields: &[(&str, bool)]) -> Told {
 }
 
 fn endpoints_of_states(before: Option<&ServiceState>, after: Option<&ServiceState>) -> Told {
-    let overrides = |it: Option<&ServiceState>| it.map_or(&[][..], |it| &it.overrides).to_vec();
-    if overrides(before) != overrides(after) {
-        let (was, is) = (overrides(before).len(), overrides(after).len());
-        let text = format!("overrides of its endpoints: {was} → {is}");
-        return Told::new("Endpoints", "changed", text);
+    let (was, is) = (decided(before), decided(after));
+    if was != is {
+        return Told::new("Endpoints", "changed", decisions_change(was, is));
     }
     let all = |it: Option<&ServiceState>| {
         let all = it.into_iter().flat_map(|it| &it.slices).flat_map(|slice| &slice.endpoints);
@@ -298,6 +306,34 @@ fn endpoints_of_states(before: Option<&ServiceState>, after: Option<&ServiceStat
         .collect()
     };
     endpoints_change(all(before), all(after))
+}
+
+fn decided(state: Option<&ServiceState>) -> &[Arc<Override>] {
+    match state {
+        Some(state) => &state.overrides,
+        None => &[],
+    }
+}
+
+/// What people decided about a service's endpoints, and what they took back.
+fn decisions_change(was: &[Arc<Override>], is: &[Arc<Override>]) -> String {
+    let of = |all: &[Arc<Override>], others: &[Arc<Override>]| -> Vec<String> {
+        all.iter().filter(|it| !others.contains(it)).map(|it| summary_of(it)).collect()
+    };
+    let (came, went) = (of(is, was), of(was, is));
+    // One that says the same as before differs in who decided, why, or until when.
+    let again: Vec<&String> = came.iter().filter(|it| went.contains(it)).collect();
+    let mut text = Vec::new();
+    for (what, all, same) in [("decided", &came, &went), ("no longer", &went, &came)] {
+        let only: Vec<&String> = all.iter().filter(|it| !same.contains(it)).collect();
+        if !only.is_empty() {
+            text.push(format!("{what}: {}", some(only)));
+        }
+    }
+    if !again.is_empty() {
+        text.push(format!("decided anew: {}", some(again)));
+    }
+    text.join("; ")
 }
 
 fn endpoints_change(was: Vec<(String, Conditions)>, is: Vec<(String, Conditions)>) -> Told {
@@ -335,8 +371,8 @@ pub(super) fn view_change(
 ) -> Told {
     match (before, after) {
         (None, Some(after)) => {
-            let count = after.endpoints.len();
-            Told::new("Service", "added", format!("a service with {count} endpoints"))
+            let endpoints = counted(after.endpoints.len(), "endpoint");
+            Told::new("Service", "added", format!("a service with {endpoints}"))
         }
         (Some(_), None) => Told::new("Service", "removed", "the service is gone"),
         (Some(was), Some(is)) if was.service != is.service => {

@@ -105,7 +105,14 @@ impl AdminAgent {
         let problems = self.monitor.source().problems();
         let mut attention = Vec::new();
         let mut look = |state, kind: &str, message: String| {
-            attention.push(Attention { state, kind: kind.to_owned(), object: None, message });
+            attention.push(Attention {
+                state,
+                kind: kind.to_owned(),
+                object: None,
+                route: None,
+                endpoint: None,
+                message,
+            });
         };
         if !report.source.connected {
             look(State::Error, "source", format!("{}: out of touch", report.source.spec));

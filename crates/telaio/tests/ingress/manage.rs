@@ -159,6 +159,17 @@ fn a_paused_route_says_so_and_resumes() {
     assert!(answer.body.contains("maintenance"), "{answer:?}");
     let routes = told(plane.agent.admin, "/api/v1/routes");
     assert_eq!(routes["items"][0]["action"], "paused", "{routes}");
+    // Who looks for what the service has to do with it still finds it.
+    let to = &routes["items"][0]["backends"][0];
+    assert_eq!((&to["service"]["name"], &to["ready"]), (&"web".into(), &2.into()), "{routes}");
+    let detail = told(plane.agent.admin, &format!("/api/v1/services/{web}"));
+    assert_eq!(detail["routes"].as_array().map(Vec::len), Some(1), "{detail}");
+    for query in ["", "?q=a.example.com", "?collapse=namespace"] {
+        let map = told(plane.agent.admin, &format!("/api/v1/map{query}"));
+        let leads = |it: &Value| it["from"].as_str().is_some_and(|it| it.starts_with("route"));
+        let edge = map["edges"].as_array().unwrap().iter().find(|it| leads(it)).cloned();
+        assert_eq!(edge.map(|it| it["closed"].clone()), Some(true.into()), "{query}: {map}");
+    }
     let whole = manage(&plane.agent, &["overrides", "resume", &web]);
     assert_eq!(whole.code, Some(2), "only a host is paused: {whole:?}");
     assert!(whole.stderr.contains("host a.example.com"), "{whole:?}");
@@ -235,7 +246,7 @@ fn a_purge_says_what_it_will_take_and_makes_the_cache_ask_again() {
     }
     assert_eq!(one.requests(), before, "a dry run takes nothing, and both come from the cache");
     let done = managed(&plane.agent, &purge);
-    assert!(done.contains("1 URLs were forgotten by this node's cache"), "{done}");
+    assert!(done.contains("1 URL was forgotten by this node's cache"), "{done}");
     assert!(done.contains("this node only"), "{done}");
     for path in paths {
         ask(plane.http, "a.example.com", path);

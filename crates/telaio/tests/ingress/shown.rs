@@ -227,3 +227,45 @@ fn while_the_worker_does_not_answer_routes_are_as_they_were_and_can_be_paused() 
         (status == 200 && body["stale"].is_null()).then_some(())
     });
 }
+
+#[test]
+fn the_overview_names_who_answers_with_errors_now() {
+    let (one, two) = (Echo::start("one"), Echo::start_at("two", "127.0.0.2"));
+    let manifests = Manifests::empty();
+    let all = service("web", &[&one, &two])
+        + &service("gone", &[])
+        + &ingress("front", "a.example.com", "/", "web", "")
+        + &ingress("dead", "d.example.com", "/", "gone", "");
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "same");
+    let named = |overview: &Value, kind: &str, name: &str, text: &str| {
+        let all = overview["attention"].as_array().unwrap();
+        let found = all.iter().find(|it| {
+            it["kind"] == kind
+                && it["object"]["name"] == name
+                && it["message"].as_str().is_some_and(|it| it.contains(text))
+        });
+        found.cloned()
+    };
+    let route_id = |host: &str| {
+        let list = told(plane.agent.admin, &format!("/api/v1/routes?host={host}"));
+        list["items"][0]["id"].clone()
+    };
+    let dead = wait_until("the route that leads to nobody", || {
+        named(&told(plane.agent.admin, "/api/v1/overview"), "route", "dead", "no endpoint is ready")
+    });
+    assert_eq!((&dead["state"], &dead["route"]), (&json!("error"), &route_id("d.example.com")));
+    let (route, endpoint) = wait_until("route, service and endpoint", || {
+        for i in 0..20 {
+            let path = if i % 4 == 0 { "/?status=500" } else { "/" };
+            ask(plane.http, "a.example.com", path);
+        }
+        let overview = told(plane.agent.admin, "/api/v1/overview");
+        named(&overview, "service", "web", "5xx")?;
+        let route = named(&overview, "route", "front", "5xx")?;
+        Some((route, named(&overview, "endpoint", "web", "5xx")?))
+    });
+    assert_eq!(route["route"], route_id("a.example.com"), "{route}");
+    let addresses = [json!(one.address.ip()), json!(two.address.ip())];
+    assert!(addresses.contains(&endpoint["endpoint"]), "{endpoint}");
+}

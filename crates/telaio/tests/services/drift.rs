@@ -157,7 +157,7 @@ fn what_others_break_is_repaired_counted_and_told(backend: Backend) {
         if backend == Backend::Ipvs { REPAIR_TIME_IN_GUEST_MAX } else { REPAIR_TIME_MAX };
     for (what, script) in damages(backend) {
         let repairs = node.metric("telaio_sync_drift_repairs_total");
-        let warnings = warnings(&node);
+        let (warnings, shown) = (warnings(&node), shown_repairs(&node));
         let damaged = Instant::now();
         let ended =
             cluster.on(Host::NodeA, || run(std::process::Command::new("sh").args(["-c", &script])));
@@ -173,6 +173,8 @@ fn what_others_break_is_repaired_counted_and_told(backend: Backend) {
         node.wait_until("repair counted", || {
             node.metric("telaio_sync_drift_repairs_total") > repairs
         });
+        let counted = comes_true(|| shown_repairs(&node) > shown);
+        assert!(counted, "{what}: the overview counts no repair");
         let told = comes_true(|| self::warnings(&node) > warnings);
         assert!(told, "{what}: nothing in the log\n{}", node.log());
         for family in Family::ALL {
@@ -183,6 +185,14 @@ fn what_others_break_is_repaired_counted_and_told(backend: Backend) {
             }
         }
     }
+}
+
+/// How many repairs the admin API's overview counts for services.
+fn shown_repairs(node: &Node<'_>) -> u64 {
+    let overview = node.admin("/api/v1/overview");
+    let syncs = overview["syncs"].as_array().unwrap();
+    let services = syncs.iter().find(|it| it["plane"] == "services");
+    services.and_then(|it| it["drift_repairs"].as_u64()).unwrap_or_else(|| panic!("{overview}"))
 }
 
 /// How many warnings the log has.

@@ -144,7 +144,12 @@ pub(crate) fn id_of(done: &Value) -> String {
 
 /// Puts it where an agent with this state directory finds it.
 pub(crate) fn put_token(state_dir: &Path) {
-    std::fs::write(state_dir.join("admin.token"), TOKEN).unwrap();
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(state_dir.join("admin.token")).unwrap();
+    file.write_all(TOKEN.as_bytes()).unwrap();
 }
 
 /// A running agent or brain. Killed, if it still runs, when the test ends.

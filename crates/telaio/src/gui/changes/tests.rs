@@ -1,5 +1,6 @@
 use telaio_model::{
-    ConfigMap, IngressBackend, IngressPath, IngressRule, ObjectKey, PathType, PortRef,
+    AddressType, ConfigMap, Endpoint, EndpointSlice, IngressBackend, IngressPath, IngressRule,
+    ObjectKey, PathType, PortRef,
 };
 
 use super::*;
@@ -37,7 +38,7 @@ fn an_ingress_says_which_hosts_and_paths_came_and_went() {
     let one = ingress(&[("a.example", "web")], "/");
     assert_eq!(
         told(None, Some(one.clone())),
-        "Ingress added: an Ingress with 1 paths, for a.example"
+        "Ingress added: an Ingress with 1 path, for a.example"
     );
     assert_eq!(
         told(Some(one.clone()), Some(ingress(&[("a.example", "web"), ("b.example", "new")], "/"))),
@@ -48,6 +49,68 @@ fn an_ingress_says_which_hosts_and_paths_came_and_went() {
         "Ingress changed: changed: annotations: rewrite-target"
     );
     assert_eq!(told(Some(one), None), "Ingress removed: the Ingress of a.example is gone");
+}
+
+fn web(pods: u8, overrides: &[Override]) -> ServiceState {
+    let key = ObjectKey::new("shop", "web");
+    let service = serde_json::from_value(serde_json::json!({"meta": key})).unwrap();
+    let slice = EndpointSlice {
+        key: ObjectKey::new("shop", "web-1"),
+        service: Some("web".into()),
+        address_type: AddressType::IPv4,
+        endpoints: (1..=pods).map(|i| Endpoint::at([10, 0, 0, i].into())).collect(),
+        ports: Vec::new(),
+        triggered: telaio_model::endpoints::TriggerTime::default(),
+    };
+    let overrides = overrides.iter().cloned().map(Arc::new).collect();
+    ServiceState::new(key, Some(Arc::new(service)), vec![Arc::new(slice)], overrides)
+}
+
+fn drain(pod: &str, reason: &str) -> Override {
+    Override {
+        meta: Meta::named(ObjectKey::new("shop", format!("set-{pod}"))),
+        object: ObjectKey::new("shop", "web"),
+        target: telaio_model::OverrideTarget::Pod(pod.into()),
+        action: telaio_model::OverrideAction::Drain,
+        by: "anna".into(),
+        reason: reason.into(),
+        since_s: None,
+        until_s: None,
+    }
+}
+
+#[test]
+fn a_new_service_counts_its_endpoints_as_people_do() {
+    let told = |pods| service_change(None, Some(&web(pods, &[]))).summary;
+    assert_eq!(told(0), "a service with no endpoints");
+    assert_eq!(told(1), "a service with 1 endpoint");
+    assert_eq!(told(2), "a service with 2 endpoints");
+}
+
+#[test]
+fn what_people_decide_about_endpoints_is_told_in_words() {
+    let told = |was: &[Override], is: &[Override]| {
+        let Told { kind, summary, .. } = service_change(Some(&web(2, was)), Some(&web(2, is)));
+        format!("{kind}: {summary}")
+    };
+    let (one, two) = (drain("web-1", ""), drain("web-2", ""));
+    assert_eq!(
+        told(&[], std::slice::from_ref(&one)),
+        "Endpoints: decided: drain pod web-1 of service shop/web"
+    );
+    assert_eq!(
+        told(&[one.clone()], &[]),
+        "Endpoints: no longer: drain pod web-1 of service shop/web"
+    );
+    assert_eq!(
+        told(&[one.clone()], &[two]),
+        "Endpoints: decided: drain pod web-2 of service shop/web; \
+         no longer: drain pod web-1 of service shop/web"
+    );
+    assert_eq!(
+        told(&[one], &[drain("web-1", "disk")]),
+        "Endpoints: decided anew: drain pod web-1 of service shop/web"
+    );
 }
 
 #[test]
