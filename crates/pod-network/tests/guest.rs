@@ -6,9 +6,11 @@
 
 mod support;
 
-use std::net::IpAddr;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr};
 
 use serde_json::json;
+use socket2::{Domain, Socket, Type};
 use support::cni::{Call, config_with};
 use support::{Node, SILENCE, Wire, ask, ask_at, ask_from, lan, senders, serve, serve_at, spoof};
 use telaio_pod_network::node::{
@@ -223,4 +225,69 @@ fn virtual_networks_of_one_bridge_are_apart() -> Result<(), GuestError> {
             Call::new("DEL", name, config).make(&machine).unwrap();
         }
     })
+}
+
+const SCTP: i32 = 132;
+
+fn sctp(to: SocketAddr) -> Socket {
+    Socket::new(Domain::for_address(to), Type::STREAM, Some(SCTP.into())).unwrap()
+}
+
+/// Listens in an instance of a machine, or on the machine itself.
+fn listen_sctp(machine: &Machine, instance: Option<&'static str>, ip: &str, port: u16) -> Socket {
+    let at = SocketAddr::new(ip.parse().unwrap(), port);
+    let opened = machine.spawn(move || {
+        support::enter(instance);
+        let socket = sctp(at);
+        socket.bind(&at.into()).unwrap();
+        socket.listen(4).unwrap();
+        // Who accepts does not wait for ever.
+        socket.set_read_timeout(Some(support::PATIENCE * 5)).unwrap();
+        socket
+    });
+    opened.join().unwrap()
+}
+
+#[test]
+fn with_sockets_of_sctp_a_published_port_answers_and_one_that_is_listened_on_is_refused()
+-> Result<(), GuestError> {
+    guest::inside(
+        "with_sockets_of_sctp_a_published_port_answers_and_one_that_is_listened_on_is_refused",
+        || {
+            let node = Node::start("sctp", 1);
+            let port = |port| Port::new(port, 80).with_protocol(Protocol::Sctp);
+            node.instance("a", 2, vec![port(9090)]);
+            node.instance("b", 3, vec![]);
+            for (own, host, seen) in
+                [("10.77.1.2", "10.77.1.1", "10.77.1.3"), ("fd77:1::2", "fd77:1::1", "fd77:1::3")]
+            {
+                let server = listen_sctp(&node.machine, Some("a"), own, 80);
+                let to = SocketAddr::new(host.parse().unwrap(), 9090);
+                let client = node.machine.spawn(move || {
+                    support::enter(Some("b"));
+                    let mut socket = sctp(to);
+                    socket.connect_timeout(&to.into(), support::PATIENCE * 3).unwrap();
+                    socket.write_all(b"by sctp").unwrap();
+                    let mut back = [0; 16];
+                    let count = socket.read(&mut back).unwrap();
+                    String::from_utf8_lossy(&back[..count]).into_owned()
+                });
+                let (mut accepted, from) = server.accept().unwrap();
+                let mut said = [0; 16];
+                let count = accepted.read(&mut said).unwrap();
+                accepted.write_all(&said[..count]).unwrap();
+                assert_eq!(client.join().unwrap(), "by sctp", "{own}");
+                let from: IpAddr = from.as_socket().unwrap().ip();
+                assert_eq!(from, seen.parse::<IpAddr>().unwrap(), "who asks is seen");
+            }
+            for listens in ["0.0.0.0", "::", "10.77.1.1", "fd77:1::1"] {
+                let _listener = listen_sctp(&node.machine, None, listens, 7070);
+                let refused = node.try_instance("c", 4, vec![port(7070)]).unwrap_err();
+                assert!(refused.contains("process guest"), "{listens}: {refused}");
+                // Other protocols have other ports.
+                node.instance("c", 4, vec![Port::new(7070, 80)]);
+                node.clean("c", 4);
+            }
+        },
+    )
 }
