@@ -5,6 +5,7 @@
 mod support;
 
 use support::{World, annotated, ingress, meets, services};
+use telaio_http_proxy::table::BackendId;
 
 fn aged(name: &str, path: &str, service: &str, created: &str, more: &str) -> String {
     let more = format!("  creationTimestamp: {created}\n{more}");
@@ -144,7 +145,7 @@ fn with_tls(text: &str, entry: &str) -> String {
 
 /// Where a host's TLS goes unopened.
 fn passed(world: &World) -> Option<&str> {
-    world.passthrough.get("a.example.com").map(|backend| backend.as_str())
+    world.passthrough.get("a.example.com").map(BackendId::as_str)
 }
 
 #[tokio::test]
