@@ -327,7 +327,13 @@ impl Accepting {
                 accepted = socket.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => self.spawn(stream, peer, local),
+                Ok((stream, peer)) => {
+                    if self.connections.load(Relaxed) >= connections_max {
+                        // The last place was taken by another thread while we waited.
+                        self.proxy.idle().make_room();
+                    }
+                    self.spawn(stream, peer, local);
+                }
                 Err(error) => pause_after(&error).await,
             }
         }

@@ -128,7 +128,7 @@ async fn responses_of_sixty_kilobytes_arrive_whole() {
                 let proxy = Proxy::of_both(spec.clone(), policy, ProxySettings::default());
                 let ask = "GET /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
                 let answer = proxy.raw(ask).await.to_ascii_lowercase();
-                assert!(answer.ends_with("hello"), "{answer:.300}");
+                assert!(answer.contains("\r\nhello"), "{answer:.300}");
                 for (name, value) in &fields {
                     assert!(answer.contains(&format!("\r\n{name}: {value}\r\n")), "{name}");
                 }
