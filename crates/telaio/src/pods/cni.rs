@@ -180,9 +180,7 @@ fn install_plugin(
     let failed = |error: io::Error| format!("cannot write {}: {error}", path.display());
     let is_same_length = now.is_some_and(|[_, there]| there.len == bytes.len() as u64);
     // One that its owner may not run is as good as none.
-    let can_run = || {
-        fs::metadata(&path).is_ok_and(|there| there.permissions().mode() & 0o100 != 0)
-    };
+    let can_run = || fs::metadata(&path).is_ok_and(|there| there.permissions().mode() & 0o100 != 0);
     if is_same_length && can_run() && fs::read(&path).is_ok_and(|there| there == bytes) {
         *same = now;
         return Ok(());

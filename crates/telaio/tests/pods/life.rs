@@ -147,7 +147,8 @@ fn ways_that_lead_nowhere_go_with_the_timer() {
         "bridge fdb append 02:00:00:00:00:99 dev telaio.1 dst 192.168.5.9",
     ] {
         a.machine.sh(stale);
-        let is_there = |ways: &str| ["10.250", "fd50:", "00:99 "].iter().any(|it| ways.contains(it));
+        let is_there =
+            |ways: &str| ["10.250", "fd50:", "00:99 "].iter().any(|it| ways.contains(it));
         eventually(stale, || !is_there(&ways()), ways);
     }
     let sorted = |text: &str| {
