@@ -312,13 +312,12 @@ fn killed_at_any_moment_calls_for_an_instance_without_a_bridge_leave_nothing() {
         }
         match chance.below(4) {
             0 => {
-                match add.make(&machine) {
-                    Err(error) => assert_eq!(error["code"], 104, "round {round}: {error}"),
-                    Ok(_) => {
-                        let _server = serve_at(&machine, Some("a"), "0.0.0.0", 80, Wire::Tcp);
-                        let answer = ask_at(&machine, Some("near"), "10.88.0.1", 8080, Wire::Tcp);
-                        assert_eq!(answer.as_deref(), Ok("10.88.0.2"), "round {round}");
-                    }
+                if let Err(error) = add.make(&machine) {
+                    assert_eq!(error["code"], 104, "round {round}: {error}");
+                } else {
+                    let _server = serve_at(&machine, Some("a"), "0.0.0.0", 80, Wire::Tcp);
+                    let answer = ask_at(&machine, Some("near"), "10.88.0.1", 8080, Wire::Tcp);
+                    assert_eq!(answer.as_deref(), Ok("10.88.0.2"), "round {round}");
                 }
                 delete.make(&machine).unwrap();
             }

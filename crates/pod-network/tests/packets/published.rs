@@ -74,18 +74,13 @@ fn a_port_that_a_process_listens_on_is_refused_with_its_name_by_each_protocol_an
             let what = format!("{protocol}: {listens} listens, {host_ip:?} is asked for");
             let _listener = serve_at(&machine, None, listens, 7070, wire);
             let add = |protocol| Call::new("ADD", "a", &mapping(7070, protocol, host_ip));
-            match add(protocol).make(&machine) {
-                Err(error) => {
-                    let message = error["msg"].as_str().unwrap();
-                    assert!(is_taken && error["code"] == 103, "{what}: {error}");
-                    assert!(message.contains("process packets"), "{what}: {error}");
-                }
-                Ok(_) => {
-                    assert!(!is_taken, "{what}");
-                    Call::new("DEL", "a", &mapping(7070, protocol, host_ip))
-                        .make(&machine)
-                        .unwrap();
-                }
+            if let Err(error) = add(protocol).make(&machine) {
+                let message = error["msg"].as_str().unwrap();
+                assert!(is_taken && error["code"] == 103, "{what}: {error}");
+                assert!(message.contains("process packets"), "{what}: {error}");
+            } else {
+                assert!(!is_taken, "{what}");
+                Call::new("DEL", "a", &mapping(7070, protocol, host_ip)).make(&machine).unwrap();
             }
             assert_eq!(inventory(&machine), before, "{what}");
             // The other protocol has other ports.

@@ -183,7 +183,7 @@ const FILLER: &str = "filler";
 /// An inventory without those that only take ports.
 pub fn without_fillers(inventory: &str) -> String {
     let others = inventory.lines().filter(|line| !line.contains(FILLER));
-    others.map(|line| format!("{line}\n")).collect()
+    others.flat_map(|line| [line, "\n"]).collect()
 }
 
 /// TCP or UDP.

@@ -269,7 +269,7 @@ fn text_of(result: &ActionResult, client: &AdminClientArgs) -> String {
         };
         lines.push(format!("  to undo it: telaio overrides undo {id}{address}"));
     }
-    lines.iter().map(|line| format!("{}\n", plain::line(line))).collect()
+    lines.iter().flat_map(|line| [plain::line(line), "\n".into()]).collect()
 }
 
 fn list(output: Output, args: &AdminClientArgs, out: &mut impl Write) -> Result<(), CommandError> {

@@ -99,11 +99,11 @@ fn what_people_decide_about_endpoints_is_told_in_words() {
         "Endpoints: decided: drain pod web-1 of service shop/web"
     );
     assert_eq!(
-        told(&[one.clone()], &[]),
+        told(std::slice::from_ref(&one), &[]),
         "Endpoints: no longer: drain pod web-1 of service shop/web"
     );
     assert_eq!(
-        told(&[one.clone()], &[two]),
+        told(std::slice::from_ref(&one), &[two]),
         "Endpoints: decided: drain pod web-2 of service shop/web; \
          no longer: drain pod web-1 of service shop/web"
     );
