@@ -48,9 +48,7 @@ fn without_privileges_it_says_what_it_needs(backend: Backend) {
         std::fs::set_permissions(format!("/{path}"), everybody.clone()).unwrap();
     }
     // What is in it is of the user who runs it; only its owner may read the token.
-    let state = node.state_dir();
-    let (_, state) = state.split_once('/').unwrap();
-    for file in std::fs::read_dir(format!("/{state}")).unwrap() {
+    for file in std::fs::read_dir(node.state_path()).unwrap() {
         std::os::unix::fs::chown(file.unwrap().path(), Some(NOBODY), Some(NOBODY)).unwrap();
     }
     let given = node.run_command();
