@@ -14,7 +14,7 @@ fn decided(name: &str, target: OverrideTarget, action: OverrideAction) -> Overri
         target,
         action,
         by: "anna".into(),
-        reason: "a \"reason\": # with\nodd --- text".into(),
+        reason: "a \"reason\": # with odd --- text".into(),
         since_s: Some(1_700_000_000),
         until_s: Some(1_900_000_000),
     }
