@@ -164,12 +164,17 @@ pub fn has_nftables() -> Result<bool> {
 }
 
 /// Others' chains that refuse what instances send and get, because they refuse whatever they do not know: each as
-/// `family table chain`. In `FORWARD` of the table `filter` we let it pass ourselves; see [`forward`].
+/// `family table chain`, those of `iptables-legacy` as `iptables-legacy table chain`. In `FORWARD` of the table `filter` of nftables we
+/// let it pass ourselves; see [`forward`].
 pub fn refusing_chains() -> Result<Vec<String>> {
     let mut rules = Rules::open()?;
     match forward::refusing(&mut rules.nftables) {
         Err(error) if is_missing(&error) => Ok(Vec::new()),
-        found => found.map_err(Error::kernel("listing others' chains")),
+        found => {
+            let mut found = found.map_err(Error::kernel("listing others' chains"))?;
+            found.extend(forward::refusing_legacy());
+            Ok(found)
+        }
     }
 }
 

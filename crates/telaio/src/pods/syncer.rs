@@ -320,6 +320,12 @@ fn refusal(chain: &str) -> String {
         "put their bridge and the link to other nodes into a zone that forwards, as with: firewall-cmd --permanent --zone=trusted \
          --add-interface=tlb-NODE --add-interface=telaio.1, and firewall-cmd --reload"
             .to_owned()
+    } else if let Some((program, _)) =
+        chain.split_once(" ").filter(|(it, _)| it.ends_with("-legacy"))
+    {
+        format!(
+            "accept there what comes in and goes out by their links, as with: {program} -I FORWARD -i tl+ -j ACCEPT, and the same with -o"
+        )
     } else {
         format!(
             "accept there what comes in and goes out by their bridges, as with: nft insert rule {chain} iifname \"tl*\" accept, and \
