@@ -180,6 +180,7 @@ fn unknown(config: &Config, target: &Target) -> Attachment {
         host_link: names::host_link(&config.name, container, interface, 0),
         is_routed: false,
         is_chained: false,
+        is_going: false,
         asked_mac: None,
         mac: String::new(),
         addresses: Vec::new(),
@@ -216,28 +217,41 @@ fn collect(host: &Host, config: &Config) -> Result<(), Fault> {
         .collect();
     let mut stale = state.attachments()?;
     stale.retain(|(key, record)| match record {
-        Some(record) => {
-            record.network == config.name && (record.mac.is_empty() || !is_valid(record))
-        }
+        Some(record) if record.network != config.name => false,
+        Some(record) => !record.is_whole() || !is_valid(record),
         // Cut short before it said anything; those that are valid have a record that does.
         None => !valid_keys.contains(key),
     });
     let mut errors = Vec::new();
-    errors.extend(attach::detach_many(&state, stale).err());
-    errors.extend(remove_orphans(&state, config).err());
+    errors.extend(detach_idle(&state, stale).err());
+    errors.extend(remove_orphans(&state, &config.name).err());
     Ok(Error::all(errors)?)
 }
 
-/// Claims of addresses whose holder is gone, and links without a record.
-fn remove_orphans(state: &State, config: &Config) -> Result<(), Error> {
+/// Takes attachments back, but for those that another call is just making or taking back.
+fn detach_idle(state: &State, stale: Vec<(String, Option<Attachment>)>) -> Result<(), Error> {
+    let (mut idle, mut held) = (Vec::new(), Vec::new());
+    for (key, record) in stale {
+        // Until the end: nobody begins another meanwhile.
+        if let Some(busy) = state.lock_attachment(&key)? {
+            held.push(busy);
+            idle.push((key, record));
+        }
+    }
+    attach::detach_many(state, idle)
+}
+
+/// Claims of addresses and ports whose holder is gone, and links without a record.
+fn remove_orphans(state: &State, network: &str) -> Result<(), Error> {
     let holders = Holders::read(state)?;
     let mut errors = Vec::new();
-    for (ip, holder) in ipam::claims(state, &config.name)? {
-        if !holders.has_address(&config.name, ip, holder.as_ref()) {
-            let path = state.addresses_dir(&config.name).join(ip.to_string());
+    for (ip, holder) in ipam::claims(state, network)? {
+        if !holders.has_address(network, ip, holder.as_ref()) {
+            let path = state.addresses_dir(network).join(ip.to_string());
             errors.extend(crate::state::remove_file(&path).err());
         }
     }
+    errors.extend(crate::ports::remove_orphans(state, &|holder| holders.has(holder)).err());
     errors.extend(crate::repair::remove_stray_links(state).err());
     Error::all(errors)
 }

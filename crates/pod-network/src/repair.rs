@@ -123,14 +123,14 @@ fn remove_unknown_bridges(kernel: &mut Rtnetlink) -> Result<()> {
     kernel.all_but(&[networks::ENODEV], steps).map_err(doing())
 }
 
-/// Attachments whose making was cut short, and those whose namespace is gone.
+/// Attachments whose making or taking back was cut short, and those whose namespace is gone.
 fn remove_dead(state: &State, mended: &mut Mended) -> Result<()> {
     let mut dead = Vec::new();
     for (key, record) in state.attachments()? {
         let is_dead = match &record {
             Some(record) => {
                 // A call that goes on has its record locked.
-                record.mac.is_empty() && state.lock_attachment(&key)?.is_some()
+                !record.is_whole() && state.lock_attachment(&key)?.is_some()
                     || !record.mac.is_empty() && is_dead(record)?
             }
             None => state.lock_attachment(&key)?.is_some(),

@@ -187,8 +187,8 @@ impl Host {
     /// Whether the rules of all instances are there. It changes nothing.
     pub fn has_rules(&self) -> Result<bool> {
         let mut instances = crate::attach::recorded(&self.state()?)?;
-        // Others are just being made.
-        instances.retain(|instance| !instance.mac.is_empty());
+        // Others are just being made, or taken back.
+        instances.retain(Attachment::is_whole);
         Rules::open()?.has(&instances)
     }
 }

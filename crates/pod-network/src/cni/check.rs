@@ -31,7 +31,7 @@ pub(super) fn check(host: &Host, request: &Request) -> Result<(), Fault> {
     let state = host.state()?;
     let _lock = state.lock_shared()?;
     let key = names::attachment_key(&config.name, &target.container, &target.interface);
-    let record = state.attachment(&key)?.flatten().filter(|record| !record.mac.is_empty());
+    let record = state.attachment(&key)?.flatten().filter(Attachment::is_whole);
     let record = record.ok_or_else(|| {
         failed(format!(
             "container {} is not on record on network {}",
