@@ -143,8 +143,7 @@ impl<'a> Cluster<'a> {
 /// The ranges of networks that reach this one, and are reached.
 fn joined<'a>(networks: &'a [Network], network: &'a Network) -> impl Iterator<Item = &'a IpCidr> {
     let are_joined = |other: &&Network| {
-        other.name != network.name
-            && (network.reaches.contains(&other.name) || other.reaches.contains(&network.name))
+        other.name != network.name && (network.lets_in(&other.name) || other.lets_in(&network.name))
     };
     let others = networks.iter().filter(are_joined);
     others.flat_map(|other| other.subnets.iter().map(|subnet| &subnet.cidr))

@@ -47,6 +47,7 @@ fn network() -> Network {
         is_adopted: false,
         is_made: true,
         reaches: Vec::new(),
+        joined: Vec::new(),
     }
 }
 

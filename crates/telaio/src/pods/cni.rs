@@ -363,6 +363,7 @@ mod tests {
             is_adopted: false,
             is_made: false,
             reaches: vec![],
+            joined: vec![],
         }
     }
 
