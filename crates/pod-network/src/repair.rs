@@ -13,7 +13,7 @@ use telaio_netlink::rtnl::{Request, Rtnetlink, SetLink, Which};
 
 use crate::attach;
 use crate::attachment::Attachment;
-use crate::bandwidth::{self, Bandwidth};
+use crate::bandwidth::{self, Limited};
 use crate::error::{Error, Result};
 use crate::names;
 use crate::network::{GROUP_FIRST, NETWORKS_MAX};
@@ -307,31 +307,48 @@ fn restore_ports(state: &State) -> Result<()> {
 }
 
 /// Ways to instances that hang on no bridge, and limits.
-fn restore_instances(state: &State) -> Result<()> {
+fn restore_instances(state: &State, mended: &mut Mended) -> Result<()> {
     let doing = || Error::kernel("looking for the links of instances");
     let mut kernel = Rtnetlink::open().map_err(doing())?;
     let links = kernel.links().map_err(doing())?;
     let there: HashSet<&str> = links.iter().map(|link| link.name.as_str()).collect();
     let networks = state.networks()?;
-    let mut errors = Vec::new();
+    let (mut errors, mut limited) = (Vec::new(), Vec::new());
     for record in state.attachments()?.into_iter().filter_map(|(_, record)| record) {
-        if record.mac.is_empty() || !there.contains(record.host_link.as_str()) {
+        if record.mac.is_empty() {
+            continue;
+        }
+        if !there.contains(record.host_link.as_str()) {
+            // What is another plugin's is told by that one.
+            mended.severed.extend((!record.is_chained).then(|| severed(&record)));
             continue;
         }
         let network = networks.iter().find(|it| it.name == record.network);
         if let Some(network) = network.filter(|_| record.is_routed && !record.is_chained) {
             errors.extend(attach::restore_routed(&mut kernel, &record, network).err());
         }
-        if let Some(limits) = &record.bandwidth {
-            errors.extend(restore_limits(&record.host_link, limits).err());
-        }
+        limited.extend(record.bandwidth.map(|limits| (record.host_link, limits)));
+    }
+    if limited.is_empty() {
+        return Error::all(errors);
+    }
+    let mut there = Limited::read()?;
+    for (host_link, limits) in limited {
+        // Only where they are not as they should be: to set them anew is to lose what waits.
+        let restored = there
+            .has(&host_link, &limits)
+            .and_then(|is_set| if is_set { Ok(()) } else { bandwidth::set(&host_link, &limits) });
+        errors.extend(restored.err());
     }
     Error::all(errors)
 }
 
-/// Only where they are not as they should be: to set them anew is to lose what waits.
-fn restore_limits(host_link: &str, limits: &Bandwidth) -> Result<()> {
-    if bandwidth::is_set(host_link, limits)? { Ok(()) } else { bandwidth::set(host_link, limits) }
+fn severed(record: &Attachment) -> String {
+    format!(
+        "{record}: its link {} is gone, though its namespace lives; take it off its network and put it there again (CNI's DEL and ADD, or \
+         clean_instance and setup_instance)",
+        record.host_link
+    )
 }
 
 fn restore_ways(state: &State, mended: &mut Mended) -> Result<()> {

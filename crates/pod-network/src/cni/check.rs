@@ -14,7 +14,7 @@ use super::request::Request;
 use super::result::with_length;
 use crate::attach;
 use crate::attachment::Attachment;
-use crate::bandwidth;
+use crate::bandwidth::Limited;
 use crate::error::Error;
 use crate::names;
 use crate::network::Network;
@@ -65,7 +65,7 @@ pub(super) fn compare_published(request: &Request, record: &Attachment) -> Resul
         return Err(failed(format!("container {container} was given other limits of speed")));
     }
     match &record.bandwidth {
-        Some(limits) if !bandwidth::is_set(&record.host_link, limits)? => {
+        Some(limits) if !Limited::read()?.has(&record.host_link, limits)? => {
             Err(failed(format!("the limits of speed of link {} are missing", record.host_link)))
         }
         _ => Ok(()),
