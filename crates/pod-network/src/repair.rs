@@ -41,6 +41,8 @@ pub struct Mended {
     pub ways: usize,
     /// Other nodes that cannot be reached, each with what to do.
     pub unreached: Vec<String>,
+    /// Instances whose link somebody has removed while their namespace lives, each with what to do.
+    pub severed: Vec<String>,
     /// Records of attachments that cannot be read. What they tell of is left as it is, and as long as they are there, so are links
     /// and namespaces that nobody knows.
     pub unreadable: Vec<String>,
@@ -50,7 +52,7 @@ impl Mended {
     /// Nothing was removed.
     pub fn is_nothing(&self) -> bool {
         let (unreached, unreadable) = (self.unreached.clone(), self.unreadable.clone());
-        *self == Self { unreached, unreadable, ..Self::default() }
+        *self == Self { unreached, unreadable, severed: self.severed.clone(), ..Self::default() }
     }
 }
 

@@ -263,6 +263,7 @@ impl PodsSyncer {
             );
         }
         self.problems.unreached = mended.unreached;
+        self.problems.severed = mended.severed;
         self.problems.unreadable = mended.unreadable;
         let refusing = telaio_pod_network::rules::refusing_chains()?;
         self.problems.of_others = refusing.iter().map(|chain| refusal(chain)).collect();
@@ -356,6 +357,8 @@ struct Problems {
     refused: Vec<String>,
     /// Nodes that cannot be reached as this machine is.
     unreached: Vec<String>,
+    /// Instances whose link is gone.
+    severed: Vec<String>,
     /// Records of instances that cannot be read.
     unreadable: Vec<String>,
     /// Others' rules.
@@ -365,7 +368,7 @@ struct Problems {
 
 impl Problems {
     fn tell(&mut self) -> Vec<String> {
-        let machine = [&self.unreached, &self.unreadable, &self.of_others];
+        let machine = [&self.unreached, &self.severed, &self.unreadable, &self.of_others];
         let all = [&self.of_objects, &self.refused].into_iter().chain(machine);
         let all: BTreeSet<String> = all.flatten().cloned().collect();
         for problem in all.difference(&self.told) {
