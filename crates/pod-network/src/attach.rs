@@ -407,15 +407,23 @@ fn fits(set: &[Range], ip: IpAddr) -> bool {
     set.iter().any(|range| range.contains(ip))
 }
 
-/// Whoever asks for an address that is in no range would otherwise get another without a word.
+/// Whoever asks for an address that is in no range, or for two where there is one, would otherwise get another without a word.
 fn check_asked(sets: &[Vec<Range>], asked: &[IpAddr]) -> Result<()> {
-    match asked.iter().find(|ip| !sets.iter().any(|set| fits(set, **ip))) {
-        Some(ip) => Err(Error::OutsideRange {
-            address: *ip,
-            subnets: sets.iter().flatten().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-        }),
-        None => Ok(()),
+    if let Some(ip) = asked.iter().find(|ip| !sets.iter().any(|set| fits(set, **ip))) {
+        let subnets = sets.iter().flatten().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        return Err(Error::OutsideRange { address: *ip, subnets });
     }
+    for set in sets {
+        let mut own = asked.iter().filter(|ip| fits(set, **ip));
+        let Some(first) = own.next() else { continue };
+        if let Some(second) = own.find(|ip| *ip != first) {
+            let why = format!(
+                "{first} and {second} are out of the same set of ranges, and an interface gets one address of each; ask for one of them"
+            );
+            return Err(Error::Invalid { field: "ips", why });
+        }
+    }
+    Ok(())
 }
 
 /// Publishes the addresses and ports. Where somebody has removed our tables, all of them are put back.
