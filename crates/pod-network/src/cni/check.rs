@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use cidr::IpInet;
 use serde_json::Value;
 use telaio_netlink::addresses::Addresses;
 use telaio_netlink::links::Link;
@@ -45,7 +46,7 @@ pub(super) fn check(host: &Host, request: &Request) -> Result<(), Fault> {
     let (link, addresses, routes) = look_inside(&netns, &record)?;
     compare_interface(previous, &network, &record, &link)?;
     compare_addresses(previous, &record, &addresses)?;
-    compare_routes(config, &network, &record, &link, &routes)?;
+    compare_routes(config, previous, (&network, &record), &link, &routes)?;
     compare_host_end(&network, &record)?;
     compare_published(request, &record)
 }
@@ -108,14 +109,20 @@ fn compare_host_end(network: &Network, record: &Attachment) -> Result<(), Fault>
 /// The routes in the container: where to, and by whom.
 fn compare_routes(
     config: &Config,
-    network: &Network,
-    record: &Attachment,
+    previous: &Value,
+    (network, record): (&Network, &Attachment),
     link: &Link,
     there: &[Route],
 ) -> Result<(), Fault> {
     let more = config.routes()?;
     let routes = attach::Routes { is_default: config.is_default_gateway, more: &more };
-    for wanted in attach::wanted_routes(network, record, routes, link.index) {
+    // Ranges of one network may have different gateways: which one it was, ADD has said.
+    let ips = previous["ips"].as_array().cloned().unwrap_or_default();
+    let said = |inet: &IpInet| {
+        let own = ips.iter().find(|ip| ip["address"] == with_length(inet).as_str())?;
+        own["gateway"].as_str()?.parse().ok()
+    };
+    for wanted in attach::wanted_routes(network, record, &said, routes, link.index) {
         let is_it = |route: &Route| {
             (route.destination, route.prefix_len, route.gateway)
                 == (wanted.destination, wanted.prefix_len, wanted.gateway)
