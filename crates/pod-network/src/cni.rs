@@ -26,7 +26,7 @@ mod result;
 #[cfg(test)]
 mod tests;
 
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -55,7 +55,14 @@ pub fn is_called() -> bool {
 /// The program.
 pub fn main() -> ExitCode {
     let mut bytes = Vec::new();
-    let read = std::io::stdin().lock().take(STDIN_BYTES_MAX).read_to_end(&mut bytes);
+    let stdin = std::io::stdin();
+    // Whoever asks for the version by hand types nothing.
+    let is_by_hand =
+        stdin.is_terminal() && std::env::var("CNI_COMMAND").is_ok_and(|it| it == "VERSION");
+    let read = match is_by_hand {
+        true => Ok(0),
+        false => stdin.lock().take(STDIN_BYTES_MAX).read_to_end(&mut bytes),
+    };
     // What is no text is no JSON, and said to be none.
     let text = String::from_utf8_lossy(&bytes);
     let outcome = match read {
@@ -120,6 +127,8 @@ pub fn run(env: &dyn Fn(&str) -> Option<String>, text: &str) -> Result<Option<Va
 }
 
 fn version(text: &str) -> Result<Value, Fault> {
+    // It is the one command that needs no configuration.
+    let text = if text.trim().is_empty() { "{}" } else { text };
     let asked: Value = serde_json::from_str(text).map_err(|error| Fault::decode(&error))?;
     let asked = asked.get("cniVersion").and_then(Value::as_str).unwrap_or("1.1.0");
     Ok(json!({ "cniVersion": asked, "supportedVersions": VERSIONS }))
