@@ -64,6 +64,16 @@ pub enum Backend {
     HostGw,
 }
 
+impl Backend {
+    /// What it is called.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Vxlan { .. } => "vxlan",
+            Self::HostGw => "host-gw",
+        }
+    }
+}
+
 impl Default for Backend {
     fn default() -> Self {
         Self::Vxlan { vni: DEFAULT_VNI, port: DEFAULT_VXLAN_PORT }
