@@ -136,6 +136,7 @@ fn configuration(network: &Network, state_dir: &Path) -> String {
     let except = network.masquerade.iter().flat_map(|masquerade| &masquerade.except);
     let document = json!({
         "cniVersion": CNI_VERSION,
+        "cniVersions": CNI_VERSIONS,
         "name": network.name,
         "plugins": [{
             "type": PLUGIN,
@@ -380,6 +381,9 @@ mod tests {
         let text = fs::read_to_string(ground.at("net.d/05-telaio.conflist")).unwrap();
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(document["name"], "node-a");
+        // Who knows one version, and who chooses.
+        assert_eq!(document["cniVersion"], "1.0.0");
+        assert_eq!(document["cniVersions"], json!(["0.4.0", "1.0.0", "1.1.0"]));
         assert_eq!(document["plugins"][0]["ipam"]["ranges"][0][0]["subnet"], "10.244.1.0/24");
         let removed = remove(&ground.installer.settings, &ground.at("state")).unwrap();
         assert_eq!(removed.len(), 2, "{removed:?}");
