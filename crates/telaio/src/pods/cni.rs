@@ -23,8 +23,11 @@ const ASIDE: &str = ".before-telaio";
 const INSTALLED: &str = "cni-plugin-installed";
 /// The endings of configurations that runtimes read.
 const ENDINGS: [&str; 3] = ["conf", "conflist", "json"];
-/// The version of CNI that the configuration speaks.
+/// The version of CNI that the configuration speaks to runtimes that know one only.
 const CNI_VERSION: &str = "1.0.0";
+/// Those among which other runtimes choose the latest that they know: from 1.1.0 on they have what is left removed, and ask whether
+/// there are addresses.
+const CNI_VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
 
 /// Where the plugin and its configuration go.
 #[derive(Debug, Clone, Default)]

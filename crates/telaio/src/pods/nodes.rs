@@ -26,6 +26,8 @@ pub(crate) struct NodeSettings {
     pub(crate) backend: Backend,
     /// The address that other nodes know this one by; learned from the default route without.
     pub(crate) tunnel_address: Option<IpAddr>,
+    /// Destinations beside the cluster's that see instances' own addresses.
+    pub(crate) masquerade_except: Vec<IpNet>,
 }
 
 /// What should be set up.
@@ -61,6 +63,8 @@ pub(crate) fn wanted(
     if let Some(address) = settings.tunnel_address {
         request = request.with_tunnel_address(address);
     }
+    let network = |net: &IpNet| Some(IpInet::new(net.addr(), net.prefix_len()).ok()?.network());
+    request.masquerade_except = settings.masquerade_except.iter().filter_map(network).collect();
     Some(Wanted { request, problems })
 }
 
