@@ -7,6 +7,8 @@
 //! What always holds: that link is named after the node's end and goes with [`clear`]; one whose node's end is gone is
 //! [stale](is_stale) and can be removed by anybody.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 use telaio_model::Labels;
 use telaio_netlink::links::{LinkIndex, Links, NewLink};

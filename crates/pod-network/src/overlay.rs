@@ -52,6 +52,7 @@ const MTU_MIN: u32 = 1280;
 /// How packets get to other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "type")]
+#[non_exhaustive]
 pub enum Backend {
     /// Frames within UDP.
     Vxlan {

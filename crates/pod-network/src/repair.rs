@@ -75,7 +75,7 @@ impl Host {
             step(remove_unknown_namespaces(&state, false));
         }
         mended.unreadable = unreadable.iter().map(ToString::to_string).collect();
-        step(restore_networks(&state));
+        step(restore_networks(&state, &mut mended));
         step(restore_ways(&state, &mut mended));
         step(restore_rules(&state));
         // A record that cannot be read is told once, however many steps need it.
@@ -267,7 +267,7 @@ fn has_no_pair(netns: &Netns) -> Result<bool> {
 }
 
 /// Bridges, settings and ports' flags. The rules are written once, after all of them.
-fn restore_networks(state: &State) -> Result<()> {
+fn restore_networks(state: &State, mended: &mut Mended) -> Result<()> {
     let record: NodeRecord = state.node_record().unwrap_or_default();
     let mut errors = Vec::new();
     for node in record.nodes.values() {
@@ -278,7 +278,7 @@ fn restore_networks(state: &State) -> Result<()> {
         errors.extend(networks::make_links(state, network).err());
     }
     errors.extend(restore_ports(state).err());
-    errors.extend(restore_instances(state).err());
+    errors.extend(restore_instances(state, mended).err());
     Error::all(errors)
 }
 
