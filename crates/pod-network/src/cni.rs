@@ -59,10 +59,8 @@ pub fn main() -> ExitCode {
     // Whoever asks for the version by hand types nothing.
     let is_by_hand =
         stdin.is_terminal() && std::env::var("CNI_COMMAND").is_ok_and(|it| it == "VERSION");
-    let read = match is_by_hand {
-        true => Ok(0),
-        false => stdin.lock().take(STDIN_BYTES_MAX).read_to_end(&mut bytes),
-    };
+    let read =
+        if is_by_hand { Ok(0) } else { stdin.lock().take(STDIN_BYTES_MAX).read_to_end(&mut bytes) };
     // What is no text is no JSON, and said to be none.
     let text = String::from_utf8_lossy(&bytes);
     let outcome = match read {
