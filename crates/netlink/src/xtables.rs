@@ -21,6 +21,12 @@ const TARGET_NAME: usize = 2;
 const TARGET_LEN: usize = 32;
 /// The name of the target that heads a chain, with its end.
 const HEAD_TARGET: &[u8] = b"ERROR\0";
+/// The number of the place where packets are that are carried on.
+const HOOK_FORWARD: usize = 2;
+/// How a rule says that it drops: the kernel's number for it, less than zero by one more.
+const VERDICT_DROP: i32 = -1;
+/// How long the name of a link is, with its end.
+const LINK_NAME_BYTES: usize = 16;
 /// How often a table may change under our eyes before we say so.
 const ATTEMPTS_MAX: usize = 4;
 
@@ -40,6 +46,17 @@ pub struct TableInfo {
     pub num_entries: u32,
     /// How many bytes they take.
     pub size: u32,
+}
+
+/// What a table says of packets that are carried on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Forwarding {
+    /// What no rule of the chain `FORWARD` has decided about is dropped.
+    pub drops: bool,
+    /// Names of links that rules ask whether a packet comes in by; with `+` at the end all that begin so.
+    pub incoming: Vec<String>,
+    /// The same for those that it goes out by.
+    pub outgoing: Vec<String>,
 }
 
 /// The kernel's `ipt_getinfo`.
@@ -85,6 +102,8 @@ struct EntryV6 {
 
 /// Where in an entry is what we look at.
 struct Layout {
+    /// The names of two links.
+    links: usize,
     target_offset: usize,
     next_offset: usize,
     /// From here on the kernel keeps notes of its own, and counters.
@@ -110,12 +129,15 @@ impl Family {
     fn layout(self) -> Layout {
         match self {
             Self::V4 => Layout {
+                // Two addresses and two masks come first.
+                links: 16,
                 target_offset: offset_of!(EntryV4, target_offset),
                 next_offset: offset_of!(EntryV4, next_offset),
                 notes: offset_of!(EntryV4, comefrom),
                 len: size_of::<EntryV4>(),
             },
             Self::V6 => Layout {
+                links: 64,
                 target_offset: offset_of!(EntryV6, target_offset),
                 next_offset: offset_of!(EntryV6, next_offset),
                 notes: offset_of!(EntryV6, comefrom),
@@ -159,6 +181,39 @@ pub fn chain_fingerprints(
     }
 }
 
+/// What a table says of packets that are carried on. One that changes meanwhile is an error of the kind `WouldBlock`.
+pub fn forwarding(family: Family, table: &str) -> io::Result<Forwarding> {
+    let socket = open(family)?;
+    let info = table_head(&socket, family, table)?;
+    let bytes = entries(&socket, family, table, info.size)?;
+    let (all, layout) = (&bytes[size_of::<GetEntries>()..], family.layout());
+    let mut found = Forwarding::default();
+    if info.valid_hooks & (1 << HOOK_FORWARD) != 0 {
+        let last = all.get(info.underflow[HOOK_FORWARD] as usize..);
+        found.drops = last.and_then(|entry| verdict(entry, &layout)) == Some(VERDICT_DROP);
+    }
+    for entry in each_entry(all, &layout) {
+        let name = |at: usize| {
+            let name = entry.get(at..at + LINK_NAME_BYTES)?;
+            let end = name.iter().position(|byte| *byte == 0)?;
+            std::str::from_utf8(&name[..end]).ok().filter(|name| !name.is_empty())
+        };
+        found.incoming.extend(name(layout.links).map(str::to_owned));
+        found.outgoing.extend(name(layout.links + LINK_NAME_BYTES).map(str::to_owned));
+    }
+    Ok(found)
+}
+
+/// What an entry with a target of the kernel's own decides.
+fn verdict(entry: &[u8], layout: &Layout) -> Option<i32> {
+    let at = entry.get(layout.target_offset..layout.target_offset + 2)?;
+    let target = entry.get(usize::from(u16::from_ne_bytes(at.try_into().ok()?))..)?;
+    // It has no name.
+    (*target.get(TARGET_NAME)? == 0).then_some(())?;
+    let verdict = target.get(TARGET_LEN..TARGET_LEN + 4)?;
+    Some(i32::from_ne_bytes(verdict.try_into().ok()?))
+}
+
 fn open(family: Family) -> io::Result<OwnedFd> {
     // SAFETY: socket takes three numbers and touches no memory of ours.
     let fd = unsafe {
@@ -182,6 +237,11 @@ fn name(table: &str) -> io::Result<[u8; NAME_BYTES]> {
 }
 
 fn info(socket: &OwnedFd, family: Family, table: &str) -> io::Result<TableInfo> {
+    let head = table_head(socket, family, table)?;
+    Ok(TableInfo { num_entries: head.num_entries, size: head.size })
+}
+
+fn table_head(socket: &OwnedFd, family: Family, table: &str) -> io::Result<GetInfo> {
     let mut info = GetInfo {
         name: name(table)?,
         valid_hooks: 0,
@@ -205,7 +265,7 @@ fn info(socket: &OwnedFd, family: Family, table: &str) -> io::Result<TableInfo> 
     if outcome < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(TableInfo { num_entries: info.num_entries, size: info.size })
+    Ok(info)
 }
 
 /// The table as the kernel gives it: a [`GetEntries`], then `size` bytes of entries.
@@ -233,21 +293,31 @@ fn entries(socket: &OwnedFd, family: Family, table: &str, size: u32) -> io::Resu
     Ok(bytes)
 }
 
-fn fingerprints(mut entries: &[u8], layout: &Layout, mut each: impl FnMut(&str, u64)) {
+fn each_entry<'a>(mut entries: &'a [u8], layout: &Layout) -> impl Iterator<Item = &'a [u8]> {
+    let (next_offset, least) = (layout.next_offset, layout.len);
+    std::iter::from_fn(move || {
+        if entries.len() < least {
+            return None;
+        }
+        let next = [entries[next_offset], entries[next_offset + 1]];
+        // An entry is never shorter than its head; if it were, we would stand still.
+        let len = usize::from(u16::from_ne_bytes(next)).clamp(least, entries.len());
+        let (entry, rest) = entries.split_at(len);
+        entries = rest;
+        Some(entry)
+    })
+}
+
+fn fingerprints(entries: &[u8], layout: &Layout, mut each: impl FnMut(&str, u64)) {
     let mut chain = "";
     let mut hash = Hash(0);
-    while entries.len() >= layout.len {
-        let next = [entries[layout.next_offset], entries[layout.next_offset + 1]];
-        // An entry is never shorter than its head; if it were, we would stand still.
-        let len = usize::from(u16::from_ne_bytes(next)).clamp(layout.len, entries.len());
-        let (entry, rest) = entries.split_at(len);
+    for entry in each_entry(entries, layout) {
         if let Some(name) = chain_begun(entry, layout) {
             each(chain, hash.0);
             (chain, hash) = (name, Hash(0));
         }
         hash.add(&entry[..layout.notes]);
         hash.add(&entry[layout.len..]);
-        entries = rest;
     }
     each(chain, hash.0);
 }

@@ -9,8 +9,9 @@
 //! 5. rules for published ports;
 //! 6. the record again, now whole.
 //!
-//! Detaching goes the other way. A record that is not whole is one whose making was cut short, or goes on: then its file
-//! is locked.
+//! Detaching goes the other way, and the record says first that the attachment is going: what is left of one whose taking back was cut
+//! short may be without its rules, and is of no use to anybody. A record that is not whole is one whose making or taking back was cut
+//! short, or goes on: then its file is locked.
 
 mod back;
 mod links;
@@ -126,6 +127,7 @@ pub(crate) fn attach(
         host_link,
         is_routed: false,
         is_chained: false,
+        is_going: false,
         asked_mac: asked_mac.map(|mac| mac.to_string()),
         mac: String::new(),
         addresses: Vec::new(),
@@ -286,7 +288,7 @@ fn begin(state: &State, key: &str, record: &Attachment, place: &Place<'_>) -> Re
         };
         let mut old = state.attachment(key)?.flatten();
         let is_whole = match &old {
-            Some(old) => !old.mac.is_empty(),
+            Some(old) => old.is_whole(),
             // One that cannot be read was whole once, if something was claimed in its name.
             None => !state.is_cut_short(key)?,
         };
@@ -405,15 +407,23 @@ fn fits(set: &[Range], ip: IpAddr) -> bool {
     set.iter().any(|range| range.contains(ip))
 }
 
-/// Whoever asks for an address that is in no range would otherwise get another without a word.
+/// Whoever asks for an address that is in no range, or for two where there is one, would otherwise get another without a word.
 fn check_asked(sets: &[Vec<Range>], asked: &[IpAddr]) -> Result<()> {
-    match asked.iter().find(|ip| !sets.iter().any(|set| fits(set, **ip))) {
-        Some(ip) => Err(Error::OutsideRange {
-            address: *ip,
-            subnets: sets.iter().flatten().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-        }),
-        None => Ok(()),
+    if let Some(ip) = asked.iter().find(|ip| !sets.iter().any(|set| fits(set, **ip))) {
+        let subnets = sets.iter().flatten().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        return Err(Error::OutsideRange { address: *ip, subnets });
     }
+    for set in sets {
+        let mut own = asked.iter().filter(|ip| fits(set, **ip));
+        let Some(first) = own.next() else { continue };
+        if let Some(second) = own.find(|ip| *ip != first) {
+            let why = format!(
+                "{first} and {second} are out of the same set of ranges, and an interface gets one address of each; ask for one of them"
+            );
+            return Err(Error::Invalid { field: "ips", why });
+        }
+    }
+    Ok(())
 }
 
 /// Publishes the addresses and ports. Where somebody has removed our tables, all of them are put back.
@@ -446,6 +456,8 @@ pub(crate) fn recorded(state: &State) -> Result<Vec<Attachment>> {
 pub(crate) fn detach(state: &State, key: &str, record: Option<Attachment>) -> Result<()> {
     let Some(record) = record else { return state.remove_attachment(key) };
     let record = with_claims(state, record)?;
+    // Kept to the end. Where it cannot be said, on a disk that is full, it goes all the same.
+    let _going = record.is_whole().then(|| state.save_as_going(key, &record).ok());
     let mut errors = Vec::new();
     let unpublished = unpublish(state, std::slice::from_ref(&record));
     errors.extend(links::forget_neighbours(state, std::iter::once(&record)).err());
@@ -492,6 +504,10 @@ pub(crate) fn detach_many(state: &State, records: Vec<(String, Option<Attachment
 
 fn detach_at_once(state: &State, doomed: &[(String, Attachment)]) -> Result<()> {
     let all: Vec<Attachment> = doomed.iter().map(|(_, it)| it).cloned().collect();
+    for (key, record) in doomed.iter().filter(|(_, record)| record.is_whole()) {
+        // As above; nobody else is at work on it under the exclusive lock.
+        let _ = state.save_as_going(key, record);
+    }
     // Until the links are gone; see there.
     let _rules = unpublish(state, &all)?;
     links::forget_neighbours(state, doomed.iter().map(|(_, it)| it))?;

@@ -34,6 +34,9 @@ pub struct Attachment {
     /// The interface is another plugin's: only ports and limits are ours.
     #[serde(default)]
     pub is_chained: bool,
+    /// It is being taken back, or whoever did was killed: some of it may be gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_going: bool,
     /// The interface's hardware address; empty until it is whole.
     pub mac: String,
     /// The hardware address that was asked for.
@@ -62,6 +65,11 @@ pub struct PodName {
 }
 
 impl Attachment {
+    /// All of it was made, and nobody has begun to take it back.
+    pub fn is_whole(&self) -> bool {
+        !self.mac.is_empty() && !self.is_going
+    }
+
     /// Its first address of a family.
     pub fn address(&self, is_ipv4: bool) -> Option<IpAddr> {
         self.addresses.iter().map(IpInet::address).find(|ip| ip.is_ipv4() == is_ipv4)

@@ -7,6 +7,8 @@
 //! What always holds: that link is named after the node's end and goes with [`clear`]; one whose node's end is gone is
 //! [stale](is_stale) and can be removed by anybody.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 use telaio_model::Labels;
 use telaio_netlink::links::{LinkIndex, Links, NewLink};
@@ -185,30 +187,46 @@ pub fn set(host_link: &str, limits: &Bandwidth) -> Result<()> {
     Ok(())
 }
 
-/// Whether what goes through the node's end of an instance's interface is limited to what it may.
-pub(crate) fn is_set(host_link: &str, limits: &Bandwidth) -> Result<bool> {
-    let failed = || Error::kernel(format!("looking at the limits of {host_link}"));
-    let mut links = Links::open().map_err(failed())?;
-    let Some(link) = links.find(host_link).map_err(failed())? else { return Ok(false) };
-    let mut control = TrafficControl::open().map_err(failed())?;
-    let there = control.limits().map_err(failed())?;
-    // The kernel keeps a burst as a time, and rounds it.
-    let is_limited = |at, wanted: Option<TokenBucket>| {
-        let found = there.iter().find(|(link, _)| *link == at).map(|(_, it)| (it.rate, it.queue));
-        found == wanted.map(|it| (it.rate, it.queue))
-    };
-    if !is_limited(link, bucket(limits.ingress_rate, limits.ingress_burst)) {
-        return Ok(false);
+/// The limits that are there: listed once, however many instances are looked at.
+#[derive(Debug)]
+pub(crate) struct Limited {
+    links: Links,
+    control: TrafficControl,
+    there: HashMap<LinkIndex, TokenBucket>,
+}
+
+impl Limited {
+    pub(crate) fn read() -> Result<Self> {
+        let failed = || Error::kernel("listing limits");
+        let links = Links::open().map_err(failed())?;
+        let mut control = TrafficControl::open().map_err(failed())?;
+        let there = control.limits().map_err(failed())?.into_iter().collect();
+        Ok(Self { links, control, there })
     }
-    let through = control.redirected_to(link).map_err(failed())?;
-    match (bucket(limits.egress_rate, limits.egress_burst), through) {
-        (None, None) => Ok(true),
-        (Some(bucket), Some(through)) => {
-            let named = links.get(&limit_link(host_link)).map_err(failed())?;
-            let is_it = named.is_some_and(|named| named.index == through && named.is_up());
-            Ok(is_it && is_limited(through, Some(bucket)))
+
+    /// Whether what goes through the node's end of an instance's interface is limited to what it may.
+    pub(crate) fn has(&mut self, host_link: &str, limits: &Bandwidth) -> Result<bool> {
+        let failed = || Error::kernel(format!("looking at the limits of {host_link}"));
+        let Some(link) = self.links.find(host_link).map_err(failed())? else { return Ok(false) };
+        if !self.is_limited(link, bucket(limits.ingress_rate, limits.ingress_burst)) {
+            return Ok(false);
         }
-        _ => Ok(false),
+        let through = self.control.redirected_to(link).map_err(failed())?;
+        match (bucket(limits.egress_rate, limits.egress_burst), through) {
+            (None, None) => Ok(true),
+            (Some(bucket), Some(through)) => {
+                let named = self.links.get(&limit_link(host_link)).map_err(failed())?;
+                let is_it = named.is_some_and(|named| named.index == through && named.is_up());
+                Ok(is_it && self.is_limited(through, Some(bucket)))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// The kernel keeps a burst as a time, and rounds it.
+    fn is_limited(&self, at: LinkIndex, wanted: Option<TokenBucket>) -> bool {
+        let found = self.there.get(&at).map(|it| (it.rate, it.queue));
+        found == wanted.map(|it| (it.rate, it.queue))
     }
 }
 

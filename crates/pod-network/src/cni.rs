@@ -26,7 +26,7 @@ mod result;
 #[cfg(test)]
 mod tests;
 
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -55,7 +55,12 @@ pub fn is_called() -> bool {
 /// The program.
 pub fn main() -> ExitCode {
     let mut bytes = Vec::new();
-    let read = std::io::stdin().lock().take(STDIN_BYTES_MAX).read_to_end(&mut bytes);
+    let stdin = std::io::stdin();
+    // Whoever asks for the version by hand types nothing.
+    let is_by_hand =
+        stdin.is_terminal() && std::env::var("CNI_COMMAND").is_ok_and(|it| it == "VERSION");
+    let read =
+        if is_by_hand { Ok(0) } else { stdin.lock().take(STDIN_BYTES_MAX).read_to_end(&mut bytes) };
     // What is no text is no JSON, and said to be none.
     let text = String::from_utf8_lossy(&bytes);
     let outcome = match read {
@@ -120,6 +125,8 @@ pub fn run(env: &dyn Fn(&str) -> Option<String>, text: &str) -> Result<Option<Va
 }
 
 fn version(text: &str) -> Result<Value, Fault> {
+    // It is the one command that needs no configuration.
+    let text = if text.trim().is_empty() { "{}" } else { text };
     let asked: Value = serde_json::from_str(text).map_err(|error| Fault::decode(&error))?;
     let asked = asked.get("cniVersion").and_then(Value::as_str).unwrap_or("1.1.0");
     Ok(json!({ "cniVersion": asked, "supportedVersions": VERSIONS }))
@@ -180,6 +187,7 @@ fn unknown(config: &Config, target: &Target) -> Attachment {
         host_link: names::host_link(&config.name, container, interface, 0),
         is_routed: false,
         is_chained: false,
+        is_going: false,
         asked_mac: None,
         mac: String::new(),
         addresses: Vec::new(),
@@ -216,28 +224,41 @@ fn collect(host: &Host, config: &Config) -> Result<(), Fault> {
         .collect();
     let mut stale = state.attachments()?;
     stale.retain(|(key, record)| match record {
-        Some(record) => {
-            record.network == config.name && (record.mac.is_empty() || !is_valid(record))
-        }
+        Some(record) if record.network != config.name => false,
+        Some(record) => !record.is_whole() || !is_valid(record),
         // Cut short before it said anything; those that are valid have a record that does.
         None => !valid_keys.contains(key),
     });
     let mut errors = Vec::new();
-    errors.extend(attach::detach_many(&state, stale).err());
-    errors.extend(remove_orphans(&state, config).err());
+    errors.extend(detach_idle(&state, stale).err());
+    errors.extend(remove_orphans(&state, &config.name).err());
     Ok(Error::all(errors)?)
 }
 
-/// Claims of addresses whose holder is gone, and links without a record.
-fn remove_orphans(state: &State, config: &Config) -> Result<(), Error> {
+/// Takes attachments back, but for those that another call is just making or taking back.
+fn detach_idle(state: &State, stale: Vec<(String, Option<Attachment>)>) -> Result<(), Error> {
+    let (mut idle, mut held) = (Vec::new(), Vec::new());
+    for (key, record) in stale {
+        // Until the end: nobody begins another meanwhile.
+        if let Some(busy) = state.lock_attachment(&key)? {
+            held.push(busy);
+            idle.push((key, record));
+        }
+    }
+    attach::detach_many(state, idle)
+}
+
+/// Claims of addresses and ports whose holder is gone, and links without a record.
+fn remove_orphans(state: &State, network: &str) -> Result<(), Error> {
     let holders = Holders::read(state)?;
     let mut errors = Vec::new();
-    for (ip, holder) in ipam::claims(state, &config.name)? {
-        if !holders.has_address(&config.name, ip, holder.as_ref()) {
-            let path = state.addresses_dir(&config.name).join(ip.to_string());
+    for (ip, holder) in ipam::claims(state, network)? {
+        if !holders.has_address(network, ip, holder.as_ref()) {
+            let path = state.addresses_dir(network).join(ip.to_string());
             errors.extend(crate::state::remove_file(&path).err());
         }
     }
+    errors.extend(crate::ports::remove_orphans(state, &|holder| holders.has(holder)).err());
     errors.extend(crate::repair::remove_stray_links(state).err());
     Error::all(errors)
 }

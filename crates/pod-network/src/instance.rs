@@ -278,6 +278,7 @@ fn unfinished(network: &Network, request: &CleanInstanceRequest) -> Attachment {
         host_link: names::host_link(&network.name, id, INTERFACE, 0),
         is_routed: false,
         is_chained: false,
+        is_going: false,
         asked_mac: None,
         mac: String::new(),
         addresses: Vec::new(),
@@ -320,7 +321,7 @@ fn check(network: &Network, request: &SetupInstanceRequest) -> Result<()> {
 fn is_there(state: &State, request: &SetupInstanceRequest) -> Result<bool> {
     let key = names::attachment_key(&request.node_id, &request.instance_id, INTERFACE);
     let Some(Some(record)) = state.attachment(&key)? else { return Ok(false) };
-    if record.mac.is_empty() || !attach::is_live(&record)? {
+    if !record.is_whole() || !attach::is_live(&record)? {
         return Ok(false);
     }
     let is_same = record.addresses == request.instance_ip_cidrs

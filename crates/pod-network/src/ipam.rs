@@ -151,8 +151,8 @@ pub(crate) fn claim(
         }
         return with_gateway(range, wanted);
     }
-    for (index, range) in set.iter().enumerate() {
-        if let Some(ip) = claim_next(state, network, key, range, index)? {
+    for range in set {
+        if let Some(ip) = claim_next(state, network, key, range)? {
             return with_gateway(range, ip);
         }
     }
@@ -185,15 +185,10 @@ fn try_claim(state: &State, network: &str, key: &str, ip: IpAddr) -> Result<bool
 }
 
 /// The next free address of a range after the one that was given last.
-fn claim_next(
-    state: &State,
-    network: &str,
-    key: &str,
-    range: &Range,
-    index: usize,
-) -> Result<Option<IpAddr>> {
+fn claim_next(state: &State, network: &str, key: &str, range: &Range) -> Result<Option<IpAddr>> {
     let dir = state.addresses_dir(network);
-    let hint = dir.join(format!("last-{}-{index}", if range.first.is_ipv4() { 4 } else { 6 }));
+    // No two ranges of a network begin at the same address.
+    let hint = dir.join(format!("last-{}", range.first));
     let last = fs::read_to_string(&hint).ok().and_then(|text| text.parse().ok());
     let start = match last {
         Some(last) if range.subnet.contains(&last) && (range.first..range.last).contains(&last) => {

@@ -52,9 +52,19 @@ pub struct Network {
     /// Everything of it was made; without, its making was cut short.
     #[serde(default)]
     pub is_made: bool,
-    /// The names of other networks whose instances may reach this one's, and be reached.
+    /// The names of other networks whose instances may reach this one's, and be reached, as its configuration says.
     #[serde(default)]
     pub reaches: Vec<String>,
+    /// And as [`Host::join_networks`](crate::Host::join_networks) was told, whatever the configuration says.
+    #[serde(default)]
+    pub joined: Vec<String>,
+}
+
+impl Network {
+    /// Whether it says that its instances and those of another network may reach each other.
+    pub(crate) fn lets_in(&self, other: &str) -> bool {
+        self.reaches.iter().chain(&self.joined).any(|name| name == other)
+    }
 }
 
 /// A range of addresses of a network on this node.

@@ -37,8 +37,12 @@ pub(crate) fn ensure(state: &State, wanted: &Network) -> Result<(Network, Lock)>
     drop(lock);
     {
         let _lock = state.lock_exclusive()?;
+        let existing = state.network(&wanted.name)?;
+        // A node's network is as the node wants it, whoever joins.
+        let of_node = overlaps::of_node(state, wanted)?;
+        let wanted = of_node.as_ref().unwrap_or(wanted);
         // Somebody may have been quicker.
-        if !state.network(&wanted.name)?.is_some_and(|it| is_as_wanted(&it, wanted)) {
+        if !existing.is_some_and(|it| is_as_wanted(&it, wanted)) {
             make(state, wanted)?;
         }
     }
@@ -57,7 +61,7 @@ fn is_as_wanted(network: &Network, wanted: &Network) -> bool {
         group: wanted.group,
         is_adopted: wanted.is_adopted,
         bridge_mac: wanted.bridge_mac.clone(),
-        reaches: if wanted.reaches.is_empty() { Vec::new() } else { network.reaches.clone() },
+        joined: wanted.joined.clone(),
         ..network.clone()
     };
     network.is_made && ours == *wanted
@@ -97,6 +101,7 @@ fn make_with(state: &State, wanted: &Network, with_rules: bool) -> Result<()> {
             .to_owned();
         return Err(Error::Invalid { field: "stateDir", why });
     }
+    overlaps::leave_old_bridge(state, wanted)?;
     let existing = state.network(&wanted.name)?;
     overlaps::make_room(state, wanted)?;
     let mut kernel = Rtnetlink::open().map_err(Error::kernel("opening netlink"))?;
@@ -116,9 +121,7 @@ fn make_with(state: &State, wanted: &Network, with_rules: bool) -> Result<()> {
         Some(mac) => mac.to_string(),
         None => names::mac(&["bridge", &network.name, &network.bridge]).to_string(),
     };
-    if network.reaches.is_empty() {
-        network.reaches = existing.as_ref().map(|it| it.reaches.clone()).unwrap_or_default();
-    }
+    network.joined = existing.as_ref().map(|it| it.joined.clone()).unwrap_or_default();
     let is_new = existing.as_ref() != Some(&Network { is_made: true, ..network.clone() });
     if is_new {
         network.is_made = false;
@@ -158,6 +161,7 @@ fn set_up(
     }
     if let Some(bridge) = existing.filter(|_| network.is_adopted) {
         settings::note_bridge(state, network, bridge)?;
+        settings::keep_mac(state, kernel, network)?;
     }
     let set = SetLink {
         group: Some(network.group),
@@ -244,9 +248,9 @@ impl Host {
                 name: name.to_owned(),
                 hint: "make both first",
             })?;
-            network.reaches.retain(|it| it != of);
+            network.joined.retain(|it| it != of);
             if are_joined && name == one {
-                network.reaches.push(of.to_owned());
+                network.joined.push(of.to_owned());
             }
             state.save_network(&network)?;
         }

@@ -549,5 +549,6 @@ pub(crate) fn network_of(node: &LocalNode) -> Result<Network> {
         is_adopted: false,
         is_made: false,
         reaches: Vec::new(),
+        joined: Vec::new(),
     })
 }

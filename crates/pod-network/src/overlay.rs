@@ -52,6 +52,7 @@ const MTU_MIN: u32 = 1280;
 /// How packets get to other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "type")]
+#[non_exhaustive]
 pub enum Backend {
     /// Frames within UDP.
     Vxlan {
@@ -62,6 +63,16 @@ pub enum Backend {
     },
     /// Routes by the nodes' own addresses.
     HostGw,
+}
+
+impl Backend {
+    /// What it is called.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Vxlan { .. } => "vxlan",
+            Self::HostGw => "host-gw",
+        }
+    }
 }
 
 impl Default for Backend {

@@ -1,7 +1,7 @@
 //! Ports of the node that lead to an instance.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 pub use telaio_model::Protocol;
@@ -82,6 +82,12 @@ impl Port {
     pub fn check(&self) -> Result<()> {
         if self.host_port == 0 || self.instance_port == 0 {
             let why = format!("{self}: a port is 1 to 65535");
+            return Err(Error::Invalid { field: "ports", why });
+        }
+        if self.host_ip == Some(Ipv6Addr::LOCALHOST.into()) {
+            let why = format!(
+                "{self}: the kernel lets nothing from ::1 leave the machine, so a port there never answers; use 127.0.0.1, or an address of the node"
+            );
             return Err(Error::Invalid { field: "ports", why });
         }
         Ok(())

@@ -13,7 +13,7 @@ use telaio_netlink::rtnl::{Request, Rtnetlink, SetLink, Which};
 
 use crate::attach;
 use crate::attachment::Attachment;
-use crate::bandwidth::{self, Bandwidth};
+use crate::bandwidth::{self, Limited};
 use crate::error::{Error, Result};
 use crate::names;
 use crate::network::{GROUP_FIRST, NETWORKS_MAX};
@@ -41,6 +41,8 @@ pub struct Mended {
     pub ways: usize,
     /// Other nodes that cannot be reached, each with what to do.
     pub unreached: Vec<String>,
+    /// Instances whose link somebody has removed while their namespace lives, each with what to do.
+    pub severed: Vec<String>,
     /// Records of attachments that cannot be read. What they tell of is left as it is, and as long as they are there, so are links
     /// and namespaces that nobody knows.
     pub unreadable: Vec<String>,
@@ -50,7 +52,7 @@ impl Mended {
     /// Nothing was removed.
     pub fn is_nothing(&self) -> bool {
         let (unreached, unreadable) = (self.unreached.clone(), self.unreadable.clone());
-        *self == Self { unreached, unreadable, ..Self::default() }
+        *self == Self { unreached, unreadable, severed: self.severed.clone(), ..Self::default() }
     }
 }
 
@@ -73,7 +75,7 @@ impl Host {
             step(remove_unknown_namespaces(&state, false));
         }
         mended.unreadable = unreadable.iter().map(ToString::to_string).collect();
-        step(restore_networks(&state));
+        step(restore_networks(&state, &mut mended));
         step(restore_ways(&state, &mut mended));
         step(restore_rules(&state));
         // A record that cannot be read is told once, however many steps need it.
@@ -123,14 +125,14 @@ fn remove_unknown_bridges(kernel: &mut Rtnetlink) -> Result<()> {
     kernel.all_but(&[networks::ENODEV], steps).map_err(doing())
 }
 
-/// Attachments whose making was cut short, and those whose namespace is gone.
+/// Attachments whose making or taking back was cut short, and those whose namespace is gone.
 fn remove_dead(state: &State, mended: &mut Mended) -> Result<()> {
     let mut dead = Vec::new();
     for (key, record) in state.attachments()? {
         let is_dead = match &record {
             Some(record) => {
                 // A call that goes on has its record locked.
-                record.mac.is_empty() && state.lock_attachment(&key)?.is_some()
+                !record.is_whole() && state.lock_attachment(&key)?.is_some()
                     || !record.mac.is_empty() && is_dead(record)?
             }
             None => state.lock_attachment(&key)?.is_some(),
@@ -265,7 +267,7 @@ fn has_no_pair(netns: &Netns) -> Result<bool> {
 }
 
 /// Bridges, settings and ports' flags. The rules are written once, after all of them.
-fn restore_networks(state: &State) -> Result<()> {
+fn restore_networks(state: &State, mended: &mut Mended) -> Result<()> {
     let record: NodeRecord = state.node_record().unwrap_or_default();
     let mut errors = Vec::new();
     for node in record.nodes.values() {
@@ -276,7 +278,7 @@ fn restore_networks(state: &State) -> Result<()> {
         errors.extend(networks::make_links(state, network).err());
     }
     errors.extend(restore_ports(state).err());
-    errors.extend(restore_instances(state).err());
+    errors.extend(restore_instances(state, mended).err());
     Error::all(errors)
 }
 
@@ -307,31 +309,48 @@ fn restore_ports(state: &State) -> Result<()> {
 }
 
 /// Ways to instances that hang on no bridge, and limits.
-fn restore_instances(state: &State) -> Result<()> {
+fn restore_instances(state: &State, mended: &mut Mended) -> Result<()> {
     let doing = || Error::kernel("looking for the links of instances");
     let mut kernel = Rtnetlink::open().map_err(doing())?;
     let links = kernel.links().map_err(doing())?;
     let there: HashSet<&str> = links.iter().map(|link| link.name.as_str()).collect();
     let networks = state.networks()?;
-    let mut errors = Vec::new();
+    let (mut errors, mut limited) = (Vec::new(), Vec::new());
     for record in state.attachments()?.into_iter().filter_map(|(_, record)| record) {
-        if record.mac.is_empty() || !there.contains(record.host_link.as_str()) {
+        if record.mac.is_empty() {
+            continue;
+        }
+        if !there.contains(record.host_link.as_str()) {
+            // What is another plugin's is told by that one.
+            mended.severed.extend((!record.is_chained).then(|| severed(&record)));
             continue;
         }
         let network = networks.iter().find(|it| it.name == record.network);
         if let Some(network) = network.filter(|_| record.is_routed && !record.is_chained) {
             errors.extend(attach::restore_routed(&mut kernel, &record, network).err());
         }
-        if let Some(limits) = &record.bandwidth {
-            errors.extend(restore_limits(&record.host_link, limits).err());
-        }
+        limited.extend(record.bandwidth.map(|limits| (record.host_link, limits)));
+    }
+    if limited.is_empty() {
+        return Error::all(errors);
+    }
+    let mut there = Limited::read()?;
+    for (host_link, limits) in limited {
+        // Only where they are not as they should be: to set them anew is to lose what waits.
+        let restored = there
+            .has(&host_link, &limits)
+            .and_then(|is_set| if is_set { Ok(()) } else { bandwidth::set(&host_link, &limits) });
+        errors.extend(restored.err());
     }
     Error::all(errors)
 }
 
-/// Only where they are not as they should be: to set them anew is to lose what waits.
-fn restore_limits(host_link: &str, limits: &Bandwidth) -> Result<()> {
-    if bandwidth::is_set(host_link, limits)? { Ok(()) } else { bandwidth::set(host_link, limits) }
+fn severed(record: &Attachment) -> String {
+    format!(
+        "{record}: its link {} is gone, though its namespace lives; take it off its network and put it there again (CNI's DEL and ADD, or \
+         clean_instance and setup_instance)",
+        record.host_link
+    )
 }
 
 fn restore_ways(state: &State, mended: &mut Mended) -> Result<()> {

@@ -143,8 +143,7 @@ impl<'a> Cluster<'a> {
 /// The ranges of networks that reach this one, and are reached.
 fn joined<'a>(networks: &'a [Network], network: &'a Network) -> impl Iterator<Item = &'a IpCidr> {
     let are_joined = |other: &&Network| {
-        other.name != network.name
-            && (network.reaches.contains(&other.name) || other.reaches.contains(&network.name))
+        other.name != network.name && (network.lets_in(&other.name) || other.lets_in(&network.name))
     };
     let others = networks.iter().filter(are_joined);
     others.flat_map(|other| other.subnets.iter().map(|subnet| &subnet.cidr))
@@ -164,12 +163,17 @@ pub fn has_nftables() -> Result<bool> {
 }
 
 /// Others' chains that refuse what instances send and get, because they refuse whatever they do not know: each as
-/// `family table chain`. In `FORWARD` of the table `filter` we let it pass ourselves; see [`forward`].
+/// `family table chain`, those of `iptables-legacy` as `iptables-legacy table chain`. In `FORWARD` of the table `filter` of nftables we
+/// let it pass ourselves; see [`forward`].
 pub fn refusing_chains() -> Result<Vec<String>> {
     let mut rules = Rules::open()?;
     match forward::refusing(&mut rules.nftables) {
         Err(error) if is_missing(&error) => Ok(Vec::new()),
-        found => found.map_err(Error::kernel("listing others' chains")),
+        found => {
+            let mut found = found.map_err(Error::kernel("listing others' chains"))?;
+            found.extend(forward::refusing_legacy());
+            Ok(found)
+        }
     }
 }
 
@@ -182,8 +186,8 @@ impl Host {
     /// Whether the rules of all instances are there. It changes nothing.
     pub fn has_rules(&self) -> Result<bool> {
         let mut instances = crate::attach::recorded(&self.state()?)?;
-        // Others are just being made.
-        instances.retain(|instance| !instance.mac.is_empty());
+        // Others are just being made, or taken back.
+        instances.retain(Attachment::is_whole);
         Rules::open()?.has(&instances)
     }
 }

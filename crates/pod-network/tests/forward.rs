@@ -95,3 +95,20 @@ fn chains_that_only_their_owner_can_open_are_told() {
     );
     assert_eq!(told(), ["inet theirs passing"]);
 }
+
+#[test]
+fn a_chain_of_iptables_legacy_that_drops_is_told_until_it_lets_our_links_pass() {
+    let node = Node::start("legacy", 1);
+    let told = || node.machine.run(|| rules::refusing_chains().unwrap());
+    assert!(told().is_empty(), "{:?}", told());
+    let names = "cat /proc/net/ip_tables_names /proc/net/ip6_tables_names 2>/dev/null || true";
+    assert!(!node.machine.sh(names).contains("filter"), "looking makes no table");
+    node.machine.sh("iptables-legacy -L -n; ip6tables-legacy -P FORWARD ACCEPT");
+    assert!(told().is_empty(), "{:?}", told());
+    node.machine.sh("iptables-legacy -P FORWARD DROP; ip6tables-legacy -P FORWARD DROP; iptables-legacy -A INPUT -i lo -j ACCEPT");
+    assert_eq!(told(), ["iptables-legacy filter FORWARD", "ip6tables-legacy filter FORWARD"]);
+    for way in ["-i", "-o"] {
+        node.machine.sh(&format!("iptables-legacy -A FORWARD {way} tl+ -j ACCEPT"));
+    }
+    assert_eq!(told(), ["ip6tables-legacy filter FORWARD"]);
+}

@@ -428,7 +428,7 @@ fn what_is_missing_of_the_ways_to_other_nodes_is_told() {
             let other: cidr::Ipv4Inet = "10.79.0.1/24".parse().unwrap();
             let backend = match backend {
                 Backend::HostGw => Backend::default(),
-                Backend::Vxlan { .. } => Backend::HostGw,
+                _ => Backend::HostGw,
             };
             setup_node(SetupNodeRequest::new("0", other, vec![]).with_backend(backend)).unwrap();
         });

@@ -173,6 +173,7 @@ impl PodsArgs {
                 pod_cidrs: self.pod_cidr.clone(),
                 backend: self.pod_backend.into(),
                 tunnel_address: self.tunnel_address,
+                masquerade_except: self.masquerade_except.clone(),
             },
             cni: CniSettings {
                 plugin: self.cni_plugin.clone(),

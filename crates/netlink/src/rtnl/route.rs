@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::{family_of, put_ip};
 use crate::addresses::ip_of;
 use crate::links::LinkIndex;
-use crate::wire::{Message, Writer};
+use crate::wire::{Attributes, Message, Writer, ne32};
 
 pub(super) const RTM_NEWROUTE: u16 = 24;
 pub(super) const RTM_DELROUTE: u16 = 25;
@@ -17,6 +17,7 @@ const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PRIORITY: u16 = 6;
 const RTA_PREFSRC: u16 = 7;
+const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
 const TABLE_MAIN: u8 = libc::RT_TABLE_MAIN;
 const TYPE_UNICAST: u8 = libc::RTN_UNICAST;
@@ -125,7 +126,10 @@ pub(super) fn list_request(writer: &mut Writer, flags: u16, sequence: u32) {
     writer.end();
 }
 
-/// The route that a message tells of: unicast, of the main table, by one link.
+/// `struct rtnexthop`: length, flags, hops, the link's number; attributes follow.
+const NEXT_HOP_LEN: usize = 8;
+
+/// The route that a message tells of: unicast, of the main table. Of one by several links it is the first.
 pub(super) fn route(message: &Message<'_>) -> Option<Route> {
     let header = message.body.get(..ROUTE_HEADER_LEN)?;
     let attributes = message.attributes(ROUTE_HEADER_LEN);
@@ -139,17 +143,30 @@ pub(super) fn route(message: &Message<'_>) -> Option<Route> {
     if !is_ipv4 && header[0] != libc::AF_INET6 as u8 {
         return None;
     }
+    let first = attributes.get(RTA_MULTIPATH).and_then(first_hop);
+    let (link, gateway) = match attributes.ne32(RTA_OIF) {
+        Some(link) => (link, attributes.get(RTA_GATEWAY).and_then(ip_of)),
+        None => first?,
+    };
     let any: IpAddr =
         if is_ipv4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     Some(Route {
         destination: attributes.get(RTA_DST).and_then(ip_of).unwrap_or(any),
         prefix_len: header[1],
-        gateway: attributes.get(RTA_GATEWAY).and_then(ip_of),
-        link: LinkIndex(attributes.ne32(RTA_OIF)?),
+        gateway,
+        link: LinkIndex(link),
         is_onlink: flags & FLAG_ONLINK != 0,
         scope: if header[6] == libc::RT_SCOPE_LINK { Scope::Link } else { Scope::Universe },
         source: attributes.get(RTA_PREFSRC).and_then(ip_of),
         protocol: header[5],
         metric: attributes.ne32(RTA_PRIORITY).unwrap_or(0),
     })
+}
+
+/// The link and the gateway of the first of several ways.
+fn first_hop(hops: &[u8]) -> Option<(u32, Option<IpAddr>)> {
+    let len = usize::from(u16::from_ne_bytes(hops.get(..2)?.try_into().ok()?));
+    let link = hops.get(4..).and_then(ne32)?;
+    let attributes = Attributes(hops.get(NEXT_HOP_LEN..len)?);
+    Some((link, attributes.get(RTA_GATEWAY).and_then(ip_of)))
 }

@@ -335,16 +335,18 @@ fn inside(
     }
 }
 
-/// The routes that an instance has by one of its links, but for those that the kernel makes.
+/// The routes that an instance has by one of its links, but for those that the kernel makes. `said` may know which gateway an
+/// address was given with.
 pub(crate) fn wanted_routes(
     network: &Network,
     record: &Attachment,
+    said: &dyn Fn(&IpInet) -> Option<IpAddr>,
     routes: Routes<'_>,
     link: LinkIndex,
 ) -> Vec<Route> {
     let gateway_of = |inet: &IpInet| {
         let home = network.subnets.iter().find(|subnet| subnet.cidr.contains(&inet.address()));
-        home.and_then(|subnet| subnet.gateway)
+        said(inet).or_else(|| home.and_then(|subnet| subnet.gateway))
     };
     let gateways: Vec<_> = record.addresses.iter().map(gateway_of).collect();
     let all = requests(network, record, &gateways, None, routes, link);

@@ -110,6 +110,7 @@ fn record(request: &Request, previous: &Value) -> Result<Attachment, Fault> {
         },
         is_routed: false,
         is_chained: true,
+        is_going: false,
         asked_mac: None,
         mac: mac.unwrap_or("unknown").to_owned(),
         addresses,
@@ -145,6 +146,7 @@ fn delete(host: &Host, config: &Config, target: &Target) -> Result<(), Fault> {
         host_link: String::new(),
         is_routed: false,
         is_chained: true,
+        is_going: false,
         asked_mac: None,
         mac: String::new(),
         addresses: Vec::new(),
@@ -163,7 +165,7 @@ fn check(host: &Host, request: &Request) -> Result<(), Fault> {
     let state = host.state()?;
     let _lock = state.lock_shared()?;
     let record = state.attachment(&key(&request.config, &request.target))?.flatten();
-    let record = record.filter(|record| !record.mac.is_empty());
+    let record = record.filter(Attachment::is_whole);
     let container = &request.target.container;
     let record = record.ok_or_else(|| {
         Fault::new(CHECK_FAILED, format!("published ports of container {container} are missing"))
@@ -182,10 +184,13 @@ fn collect(host: &Host, config: &Config) -> Result<(), Fault> {
             let is_valid = valid.iter().any(|(container, interface)| {
                 (container, interface) == (&record.container, &record.interface)
             });
-            record.network == own && (record.mac.is_empty() || !is_valid)
+            record.network == own && (!record.is_whole() || !is_valid)
         }
         // Cut short before it said anything: nothing of it was made, and nobody is at it under this lock.
         None => true,
     });
-    Ok(attach::detach_many(&state, stale)?)
+    let mut errors = Vec::new();
+    errors.extend(super::detach_idle(&state, stale).err());
+    errors.extend(super::remove_orphans(&state, &own).err());
+    Ok(Error::all(errors)?)
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use cidr::IpInet;
 use serde_json::Value;
 use telaio_netlink::addresses::Addresses;
 use telaio_netlink::links::Link;
@@ -14,7 +15,7 @@ use super::request::Request;
 use super::result::with_length;
 use crate::attach;
 use crate::attachment::Attachment;
-use crate::bandwidth;
+use crate::bandwidth::Limited;
 use crate::error::Error;
 use crate::names;
 use crate::network::Network;
@@ -31,7 +32,7 @@ pub(super) fn check(host: &Host, request: &Request) -> Result<(), Fault> {
     let state = host.state()?;
     let _lock = state.lock_shared()?;
     let key = names::attachment_key(&config.name, &target.container, &target.interface);
-    let record = state.attachment(&key)?.flatten().filter(|record| !record.mac.is_empty());
+    let record = state.attachment(&key)?.flatten().filter(Attachment::is_whole);
     let record = record.ok_or_else(|| {
         failed(format!(
             "container {} is not on record on network {}",
@@ -45,7 +46,7 @@ pub(super) fn check(host: &Host, request: &Request) -> Result<(), Fault> {
     let (link, addresses, routes) = look_inside(&netns, &record)?;
     compare_interface(previous, &network, &record, &link)?;
     compare_addresses(previous, &record, &addresses)?;
-    compare_routes(config, &network, &record, &link, &routes)?;
+    compare_routes(config, previous, (&network, &record), &link, &routes)?;
     compare_host_end(&network, &record)?;
     compare_published(request, &record)
 }
@@ -65,7 +66,7 @@ pub(super) fn compare_published(request: &Request, record: &Attachment) -> Resul
         return Err(failed(format!("container {container} was given other limits of speed")));
     }
     match &record.bandwidth {
-        Some(limits) if !bandwidth::is_set(&record.host_link, limits)? => {
+        Some(limits) if !Limited::read()?.has(&record.host_link, limits)? => {
             Err(failed(format!("the limits of speed of link {} are missing", record.host_link)))
         }
         _ => Ok(()),
@@ -108,14 +109,20 @@ fn compare_host_end(network: &Network, record: &Attachment) -> Result<(), Fault>
 /// The routes in the container: where to, and by whom.
 fn compare_routes(
     config: &Config,
-    network: &Network,
-    record: &Attachment,
+    previous: &Value,
+    (network, record): (&Network, &Attachment),
     link: &Link,
     there: &[Route],
 ) -> Result<(), Fault> {
     let more = config.routes()?;
     let routes = attach::Routes { is_default: config.is_default_gateway, more: &more };
-    for wanted in attach::wanted_routes(network, record, routes, link.index) {
+    // Ranges of one network may have different gateways: which one it was, ADD has said.
+    let ips = previous["ips"].as_array().cloned().unwrap_or_default();
+    let said = |inet: &IpInet| {
+        let own = ips.iter().find(|ip| ip["address"] == with_length(inet).as_str())?;
+        own["gateway"].as_str()?.parse().ok()
+    };
+    for wanted in attach::wanted_routes(network, record, &said, routes, link.index) {
         let is_it = |route: &Route| {
             (route.destination, route.prefix_len, route.gateway)
                 == (wanted.destination, wanted.prefix_len, wanted.gateway)

@@ -311,6 +311,7 @@ impl Config {
             is_adopted: false,
             is_made: false,
             reaches: self.reaches.clone(),
+            joined: Vec::new(),
         })
     }
 

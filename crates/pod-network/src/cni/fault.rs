@@ -97,7 +97,8 @@ impl From<Error> for Fault {
             Error::Exhausted { .. } => EXHAUSTED,
             Error::PortTaken { .. } => PORT_TAKEN,
             Error::InterfaceExists { .. } => INTERFACE_EXISTS,
-            Error::Busy { .. } | Error::Unjudged { .. } => TRY_AGAIN_LATER,
+            // Somebody has just removed it.
+            Error::Busy { .. } | Error::Unjudged { .. } | Error::Unknown { .. } => TRY_AGAIN_LATER,
             Error::Netns(NetnsError::System { source, .. })
                 if source.kind() == io::ErrorKind::NotFound =>
             {

@@ -32,7 +32,7 @@ impl Target {
             return Err(Fault::environment(why));
         }
         let interface = required(env, "CNI_IFNAME")?;
-        let is_bad = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+        let is_bad = |c: char| "/:%".contains(c) || c.is_whitespace() || c.is_control();
         if interface.len() > INTERFACE_LEN_MAX
             || interface == "."
             || interface == ".."

@@ -35,6 +35,7 @@ impl Ground {
             host_link: String::new(),
             is_routed: false,
             is_chained: false,
+            is_going: false,
             asked_mac: None,
             mac: String::new(),
             addresses: Vec::new(),

@@ -5,13 +5,16 @@ use cidr::{IpCidr, IpInet};
 use super::{LINK_NAME_LEN_MAX, is_used, remove};
 use crate::error::{Error, Result};
 use crate::network::{Mode, Network};
+use crate::node::network_of;
 use crate::overlay::NodeRecord;
 use crate::state::State;
 
 pub(super) fn check(network: &Network) -> Result<()> {
     let invalid = |field, why: String| Err(Error::Invalid { field, why });
     let name = &network.bridge;
-    let is_bad = |c: char| c == '/' || c.is_whitespace() || c.is_control() || !c.is_ascii();
+    // The kernel puts a number for "%d", and takes what comes after a colon for another name of an address.
+    let is_bad =
+        |c: char| "/:%".contains(c) || c.is_whitespace() || c.is_control() || !c.is_ascii();
     if name.is_empty()
         || name.len() > LINK_NAME_LEN_MAX
         || name.contains(is_bad)
@@ -20,7 +23,9 @@ pub(super) fn check(network: &Network) -> Result<()> {
     {
         return invalid(
             "bridge",
-            format!("{name:?} is no name for a link; use up to 15 letters and digits"),
+            format!(
+                "{name:?} is no name for a link; use up to 15 letters, digits, '-', '_' and '.'"
+            ),
         );
     }
     if network.name.is_empty() {
@@ -63,6 +68,57 @@ pub(super) fn make_room(state: &State, wanted: &Network) -> Result<()> {
         }
     }
     refuse_clusters(state, wanted)
+}
+
+/// The network that a node of this machine wants under this name, if there is one. Whoever says otherwise of where it is means another
+/// network.
+pub(super) fn of_node(state: &State, wanted: &Network) -> Result<Option<Network>> {
+    // One that cannot be read is told by whoever needs it.
+    let record: NodeRecord = state.node_record().unwrap_or_default();
+    let Some(node) = record.nodes.get(&wanted.name) else { return Ok(None) };
+    let own = network_of(node)?;
+    let is_within = wanted.subnets.iter().all(|subnet| own.subnets.contains(subnet));
+    if is_elsewhere(&own, wanted) || !is_within {
+        let why = format!(
+            "{} is the network of this machine's node, on bridge {}; give this one another name",
+            own.name, own.bridge
+        );
+        return Err(Error::Invalid { field: "name", why });
+    }
+    Ok(Some(own))
+}
+
+/// A network that moves to another bridge leaves nothing on the old one. While somebody is there it stays.
+pub(super) fn leave_old_bridge(state: &State, wanted: &Network) -> Result<()> {
+    let Some(old) = state.network(&wanted.name)?.filter(|old| is_elsewhere(old, wanted)) else {
+        return Ok(());
+    };
+    if !is_used(state, &old.name)? && !has_instances(state, &old.name)? {
+        refuse(state, wanted)?;
+        return remove(state, &old.name);
+    }
+    let field = if old.bridge != wanted.bridge {
+        "bridge"
+    } else if old.vlan != wanted.vlan {
+        "vlan"
+    } else {
+        "isGateway"
+    };
+    let why = format!(
+        "network {} is in use on bridge {} and cannot be changed so; remove its instances first, or give what is new another name",
+        old.name, old.bridge
+    );
+    Err(Error::Invalid { field, why })
+}
+
+fn has_instances(state: &State, network: &str) -> Result<bool> {
+    let records = state.attachments()?;
+    Ok(records.iter().any(|(_, it)| it.as_ref().is_some_and(|it| it.network == network)))
+}
+
+/// Whether a network would be made of other links.
+fn is_elsewhere(one: &Network, other: &Network) -> bool {
+    (&one.bridge, one.vlan, one.mode) != (&other.bridge, other.vlan, other.mode)
 }
 
 fn is_kept(state: &State, other: &Network) -> Result<bool> {

@@ -46,6 +46,9 @@ struct OnBridge {
     /// It told virtual networks apart because of us only.
     #[serde(default)]
     was_plain: bool,
+    /// The hardware address that it was told to keep.
+    #[serde(default)]
+    mac: Option<String>,
 }
 
 /// What the kernel has to be told so that it carries packets of a network on.
@@ -61,6 +64,11 @@ pub(super) fn settings(state: &State, network: &Network) -> Result<()> {
         // Published ports answer on localhost, too; a rule keeps everybody else away from it.
         set_own(format!("ipv4/conf/{bridge}/route_localnet"), "1")?;
         set_own(format!("ipv4/conf/{bridge}/send_redirects"), "0")?;
+        if network.is_adopted {
+            // Containers that somebody else has hung on it ask each other who has an address, and ports of ours do not hear
+            // it: the node answers, and carries on.
+            set_own(format!("ipv4/conf/{bridge}/proxy_arp_pvlan"), "1")?;
+        }
     }
     if has(false) {
         keep_router_advertisements(state)?;
@@ -202,6 +210,23 @@ pub(super) fn note_bridge(state: &State, network: &Network, bridge: &Link) -> Re
     ours.was_picky |= network.promiscuous && !bridge.is_promiscuous();
     ours.was_plain |= network.vlan.is_some() && !bridge.filters_vlans;
     if *ours == was { Ok(()) } else { state.save_before(&before) }
+}
+
+/// Has a bridge that was there before keep the hardware address that it has. One that nobody has given an address takes its least
+/// port's, and changes it with the ports: instances would speak to an address that is no longer there, and rules let nothing pass
+/// to the new one. Once only: whenever a link is given an address, the kernel forgets who its neighbours are.
+pub(super) fn keep_mac(state: &State, kernel: &mut Rtnetlink, network: &Network) -> Result<()> {
+    let mut before = state.before();
+    let ours = before.bridges.entry(network.bridge.clone()).or_default();
+    if ours.mac.as_ref() == Some(&network.bridge_mac) {
+        return Ok(());
+    }
+    ours.mac = Some(network.bridge_mac.clone());
+    let mac = network.bridge_mac.parse().ok();
+    let set = SetLink { mac, ..SetLink::new(Which::Name(&network.bridge)) };
+    let doing = || Error::kernel(format!("giving bridge {} its own address", network.bridge));
+    kernel.all([Request::Set(set)]).map_err(doing())?;
+    state.save_before(&before)
 }
 
 /// A bridge that was there before keeps everything but what is ours. Needs the exclusive lock.

@@ -212,6 +212,8 @@ fn watch_all(
     touched: &Mutex<Touched>,
     tell: &dyn Fn(Told),
 ) {
+    // Of whoever came between the first look and now no notice tells.
+    tell(Told::Newcomer);
     while !ending.load(Ordering::Relaxed) {
         match watcher.next(WATCH_PAUSE) {
             Ok(Some(mut notice)) => {

@@ -17,6 +17,7 @@ fn record(container: &str, ports: &[Port]) -> Attachment {
         host_link: String::new(),
         is_routed: false,
         is_chained: false,
+        is_going: false,
         asked_mac: None,
         mac: String::new(),
         addresses: vec!["10.1.0.2/24".parse().unwrap()],

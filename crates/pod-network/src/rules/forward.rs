@@ -12,6 +12,7 @@ use telaio_netlink::NetlinkError;
 use telaio_netlink::nftables::{
     Batch, Chain, CompareOp, Expression, Family, MetaKey, Nftables, ReadRule, Reg, Verdict,
 };
+use telaio_netlink::xtables;
 
 use super::{Cluster, ENOENT, FAMILIES, LINK_NAME_BYTES, TABLE, is_missing};
 use crate::names::{HOST_LINK_PREFIX, VXLAN_LINK_PREFIX};
@@ -149,6 +150,26 @@ pub(super) fn refusing(nftables: &mut Nftables) -> Result<Vec<String>, NetlinkEr
     }
     found.sort();
     Ok(found)
+}
+
+/// The same of `iptables-legacy`, whose tables nftables knows nothing of: where they are in use, and `FORWARD` drops at its end.
+pub(super) fn refusing_legacy() -> Vec<String> {
+    let kinds = [(xtables::Family::V4, "ip"), (xtables::Family::V6, "ip6")];
+    let refuses = |(family, kind): &(xtables::Family, &str)| {
+        // To ask about a table that nobody uses would make it.
+        let names = std::fs::read_to_string(format!("/proc/thread-self/net/{kind}_tables_names"));
+        if !names.is_ok_and(|names| names.lines().any(|name| name == FILTER)) {
+            return false;
+        }
+        let is_asked = |names: &[String]| {
+            names.iter().any(|name| is_ours(name.strip_suffix('+').unwrap_or(name)))
+        };
+        // One that changes at this moment is looked at the next time.
+        xtables::forwarding(*family, FILTER)
+            .is_ok_and(|it| it.drops && !(is_asked(&it.incoming) && is_asked(&it.outgoing)))
+    };
+    let found = kinds.into_iter().filter(refuses);
+    found.map(|(_, kind)| format!("{kind}tables-legacy {FILTER} {FORWARD}")).collect()
 }
 
 /// Whether a rule that asks for this name, or for names that begin so, asks for links of ours.

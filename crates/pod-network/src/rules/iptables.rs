@@ -307,7 +307,7 @@ fn apart(is_ipv4: bool, cluster: &Cluster<'_>, rules: &mut Vec<String>) {
     let mut pairs = Vec::new();
     for network in routed(networks) {
         pairs.push((network.group, network.group));
-        for other in routed(networks).filter(|other| network.reaches.contains(&other.name)) {
+        for other in routed(networks).filter(|other| network.lets_in(&other.name)) {
             pairs.extend([(network.group, other.group), (other.group, network.group)]);
         }
     }

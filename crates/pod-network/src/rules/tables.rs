@@ -181,7 +181,7 @@ fn put_networks(batch: &mut Batch, networks: &[Network]) {
     let mut pairs = BTreeSet::new();
     for network in routed() {
         pairs.insert((network.group, network.group));
-        for other in routed().filter(|other| network.reaches.contains(&other.name)) {
+        for other in routed().filter(|other| network.lets_in(&other.name)) {
             pairs.insert((network.group, other.group));
             pairs.insert((other.group, network.group));
         }

@@ -14,6 +14,7 @@ fn instance() -> Attachment {
         host_link: "tlvabcdefghijkl".to_owned(),
         is_routed: false,
         is_chained: false,
+        is_going: false,
         asked_mac: None,
         mac: "02:00:00:00:00:01".to_owned(),
         addresses: vec!["10.1.0.2/24".parse().unwrap(), "fd01::2/64".parse().unwrap()],
@@ -46,6 +47,7 @@ fn network() -> Network {
         is_adopted: false,
         is_made: true,
         reaches: Vec::new(),
+        joined: Vec::new(),
     }
 }
 

@@ -157,6 +157,24 @@ impl State {
         }
     }
 
+    /// Says in a record that its attachment is going; gives the lock on it. Whoever has the lock on what was there before loses nothing:
+    /// the new one is locked before anybody sees it.
+    pub(crate) fn save_as_going(&self, key: &str, record: &Attachment) -> Result<File> {
+        let path = self.attachment_path(key);
+        let temporary = temporary(&path);
+        let going = Attachment { is_going: true, ..record.clone() };
+        let written = File::create(&temporary).and_then(|file| {
+            file.lock()?;
+            write_json(&file, &going)?;
+            fs::rename(&temporary, &path)?;
+            Ok(file)
+        });
+        written.map_err(|error| {
+            let _ = fs::remove_file(&temporary);
+            Error::io("cannot write", path)(error)
+        })
+    }
+
     /// Replaces a record.
     pub(crate) fn save_attachment(&self, key: &str, record: &Attachment) -> Result<()> {
         write_record(&self.attachment_path(key), record)

@@ -29,6 +29,8 @@ fn what_others_break_is_told_and_mended() {
         let (sender, suspected) = mpsc::channel();
         keeper.watch(move |told| _ = sender.send(told));
         keeper.sync(SyncKind::Changes).unwrap();
+        // Somebody may have come before it watched.
+        assert_eq!(suspected.recv_timeout(PATIENCE), Ok(Told::Newcomer));
         let read = || Kernel::open(&IpFamily::ALL).unwrap().observe().unwrap().items;
         let wanted = read();
         for damage in [

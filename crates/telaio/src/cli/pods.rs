@@ -47,6 +47,10 @@ pub(crate) struct PodsArgs {
     #[arg(long, value_name = "IP", value_parser = address)]
     pub(crate) tunnel_address: Option<IpAddr>,
 
+    /// Destinations beside the cluster's that see instances' own addresses
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = cidr)]
+    pub(crate) masquerade_except: Vec<IpNet>,
+
     #[command(flatten)]
     pub(crate) cni: CniArgs,
 

@@ -23,8 +23,11 @@ const ASIDE: &str = ".before-telaio";
 const INSTALLED: &str = "cni-plugin-installed";
 /// The endings of configurations that runtimes read.
 const ENDINGS: [&str; 3] = ["conf", "conflist", "json"];
-/// The version of CNI that the configuration speaks.
+/// The version of CNI that the configuration speaks to runtimes that know one only.
 const CNI_VERSION: &str = "1.0.0";
+/// Those among which other runtimes choose the latest that they know: from 1.1.0 on they have what is left removed, and ask whether
+/// there are addresses.
+const CNI_VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
 
 /// Where the plugin and its configuration go.
 #[derive(Debug, Clone, Default)]
@@ -136,6 +139,7 @@ fn configuration(network: &Network, state_dir: &Path) -> String {
     let except = network.masquerade.iter().flat_map(|masquerade| &masquerade.except);
     let document = json!({
         "cniVersion": CNI_VERSION,
+        "cniVersions": CNI_VERSIONS,
         "name": network.name,
         "plugins": [{
             "type": PLUGIN,
@@ -363,6 +367,7 @@ mod tests {
             is_adopted: false,
             is_made: false,
             reaches: vec![],
+            joined: vec![],
         }
     }
 
@@ -379,6 +384,9 @@ mod tests {
         let text = fs::read_to_string(ground.at("net.d/05-telaio.conflist")).unwrap();
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(document["name"], "node-a");
+        // Who knows one version, and who chooses.
+        assert_eq!(document["cniVersion"], "1.0.0");
+        assert_eq!(document["cniVersions"], json!(["0.4.0", "1.0.0", "1.1.0"]));
         assert_eq!(document["plugins"][0]["ipam"]["ranges"][0][0]["subnet"], "10.244.1.0/24");
         let removed = remove(&ground.installer.settings, &ground.at("state")).unwrap();
         assert_eq!(removed.len(), 2, "{removed:?}");

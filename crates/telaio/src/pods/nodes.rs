@@ -26,6 +26,8 @@ pub(crate) struct NodeSettings {
     pub(crate) backend: Backend,
     /// The address that other nodes know this one by; learned from the default route without.
     pub(crate) tunnel_address: Option<IpAddr>,
+    /// Destinations beside the cluster's that see instances' own addresses.
+    pub(crate) masquerade_except: Vec<IpNet>,
 }
 
 /// What should be set up.
@@ -61,6 +63,8 @@ pub(crate) fn wanted(
     if let Some(address) = settings.tunnel_address {
         request = request.with_tunnel_address(address);
     }
+    let network = |net: &IpNet| Some(IpInet::new(net.addr(), net.prefix_len()).ok()?.network());
+    request.masquerade_except = settings.masquerade_except.iter().filter_map(network).collect();
     Some(Wanted { request, problems })
 }
 
@@ -118,8 +122,9 @@ pub(crate) fn announcement(
             let data = format!(r#"{{"VNI":{vni},"VtepMAC":"{mac}"}}"#);
             put(if tunnel.is_ipv4() { "backend-data" } else { "backend-v6-data" }, data);
         }
-        Backend::HostGw => {
-            put("backend-type", "host-gw".to_owned());
+        // It is told under its name; what flannel needs beside is known of these two.
+        other => {
+            put("backend-type", other.name().to_owned());
             put("backend-data", "null".to_owned());
             let other = node.map(addresses).unwrap_or_default();
             if let Some(ip) = other.into_iter().find(|ip| ip.is_ipv4() != tunnel.is_ipv4()) {
@@ -234,10 +239,7 @@ impl Flannel {
         let get = |name: &str| node.meta.annotations.get(&format!("{FLANNEL}{name}"));
         let public = ["public-ip", "public-ipv6"];
         let public = public.iter().filter_map(|name| get(name)?.parse().ok()).collect();
-        let ours = match backend {
-            Backend::Vxlan { .. } => "vxlan",
-            Backend::HostGw => "host-gw",
-        };
+        let ours = backend.name();
         let kind = get("backend-type").map(|kind| &**kind);
         if let Some(theirs) = kind.filter(|theirs| *theirs != ours) {
             problems.push(format!(

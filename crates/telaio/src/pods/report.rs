@@ -4,7 +4,6 @@ use std::collections::HashSet;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use telaio_pod_network::overlay::Backend;
 use telaio_pod_network::ways::{PeerWay, Ways};
 use telaio_pod_network::{Attachment, Host, Network};
 
@@ -159,11 +158,7 @@ pub(super) fn report(host: &Host, known: &Shared) -> PodsReport {
 fn way(ways: &Ways, way: &PeerWay) -> WayReport {
     WayReport {
         node: way.peer.id.clone(),
-        mode: match ways.backend {
-            Backend::Vxlan { .. } => "vxlan",
-            Backend::HostGw => "host-gw",
-        }
-        .to_owned(),
+        mode: ways.backend.name().to_owned(),
         addresses: way.peer.external.iter().map(ToString::to_string).collect(),
         subnets: way.peer.cidrs.iter().map(|it| it.network().to_string()).collect(),
         mac: way.mac.map(|mac| mac.to_string()),

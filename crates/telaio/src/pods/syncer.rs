@@ -263,6 +263,7 @@ impl PodsSyncer {
             );
         }
         self.problems.unreached = mended.unreached;
+        self.problems.severed = mended.severed;
         self.problems.unreadable = mended.unreadable;
         let refusing = telaio_pod_network::rules::refusing_chains()?;
         self.problems.of_others = refusing.iter().map(|chain| refusal(chain)).collect();
@@ -320,6 +321,12 @@ fn refusal(chain: &str) -> String {
         "put their bridge and the link to other nodes into a zone that forwards, as with: firewall-cmd --permanent --zone=trusted \
          --add-interface=tlb-NODE --add-interface=telaio.1, and firewall-cmd --reload"
             .to_owned()
+    } else if let Some((program, _)) =
+        chain.split_once(" ").filter(|(it, _)| it.ends_with("-legacy"))
+    {
+        format!(
+            "accept there what comes in and goes out by their links, as with: {program} -I FORWARD -i tl+ -j ACCEPT, and the same with -o"
+        )
     } else {
         format!(
             "accept there what comes in and goes out by their bridges, as with: nft insert rule {chain} iifname \"tl*\" accept, and \
@@ -350,6 +357,8 @@ struct Problems {
     refused: Vec<String>,
     /// Nodes that cannot be reached as this machine is.
     unreached: Vec<String>,
+    /// Instances whose link is gone.
+    severed: Vec<String>,
     /// Records of instances that cannot be read.
     unreadable: Vec<String>,
     /// Others' rules.
@@ -359,7 +368,7 @@ struct Problems {
 
 impl Problems {
     fn tell(&mut self) -> Vec<String> {
-        let machine = [&self.unreached, &self.unreadable, &self.of_others];
+        let machine = [&self.unreached, &self.severed, &self.unreadable, &self.of_others];
         let all = [&self.of_objects, &self.refused].into_iter().chain(machine);
         let all: BTreeSet<String> = all.flatten().cloned().collect();
         for problem in all.difference(&self.told) {

@@ -203,3 +203,45 @@ fn a_plugin_and_a_configuration_that_somebody_removes_or_alters_come_back() {
     let left = fs::read_dir(configuration.parent().unwrap()).unwrap().count();
     assert_eq!(left, 1, "nothing else is left there");
 }
+
+#[test]
+fn destinations_that_are_excepted_see_instances_own_addresses() {
+    let mut stage = Stage::new();
+    let manifests = stage.manifests();
+    stage
+        .switch
+        .sh("ip address add 192.168.6.1/24 dev sw0 && ip route add 10.77.1.0/24 via 192.168.5.1");
+    stage.a.start(&manifests, "pods", &["--masquerade-except=192.168.6.0/24,fd06::/64"]);
+    let machine = &stage.a.node.machine;
+    machine.sh("ip netns add web");
+    let result = call(&stage.a, "ADD", "web");
+    let ip = result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap();
+    let _server = serve_at(&stage.switch, None, "0.0.0.0", 8080, Wire::Tcp);
+    for (to, seen) in [("192.168.5.99", "192.168.5.1"), ("192.168.6.1", ip)] {
+        let patience = SILENCE * 20;
+        let answer = ask_from(machine, Some("web"), to, 8080, Wire::Tcp, patience);
+        assert_eq!(answer.as_deref(), Ok(seen), "{to}");
+    }
+    let path = stage.a.path("cni-conf/05-telaio.conflist");
+    let list: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let except = serde_json::json!(["192.168.6.0/24", "fd06::/64"]);
+    assert_eq!(list["plugins"][0]["masqExcept"], except);
+}
+
+#[test]
+fn an_instance_whose_link_somebody_removes_is_told_by_name() {
+    let mut stage = Stage::new();
+    let manifests = stage.manifests();
+    stage.a.start(&manifests, "pods", &["--sync-period=5s"]);
+    stage.a.node.machine.sh("ip netns add web");
+    let result = call(&stage.a, "ADD", "web");
+    let link = result["interfaces"][1]["name"].as_str().unwrap();
+    stage.a.wait("the instance", |status| status["pods"]["instance_count"] == 1);
+    stage.a.node.machine.sh(&format!("ip link delete {link}"));
+    stage.a.wait("a word about it", |status| {
+        let problems = status["pods"]["problems"].to_string();
+        problems.contains("instance web") && problems.contains(link)
+    });
+    call(&stage.a, "DEL", "web");
+    stage.a.wait("no problems", |status| status["pods"]["problems"].is_null());
+}

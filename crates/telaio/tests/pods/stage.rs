@@ -95,7 +95,7 @@ impl Agent {
             .arg(format!("--cni-bin-dir={}", bin.display()))
             .arg(format!("--cni-conf-dir={}", conf.display()))
             .stdout(Stdio::null())
-            .stderr(Stdio::null());
+            .stderr(fs::File::create(self.path("log")).unwrap());
         self.child = Some(self.node.machine.run(move || command.spawn().unwrap()));
     }
 
