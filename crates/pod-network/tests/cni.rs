@@ -175,6 +175,15 @@ fn every_version_gets_a_result_in_its_own_form() {
         assert_eq!(result["cniVersion"], version);
         assert_eq!(result["ips"][0]["version"] == "4", version.starts_with("0."), "{result}");
         assert_eq!(result["interfaces"][2]["mtu"].is_u64(), version == "1.1.0", "{result}");
+        if version != "0.3.1" {
+            let mut check = config.clone();
+            check["prevResult"] = result;
+            let check = Call::new("CHECK", "a", &check);
+            check.make(&machine).unwrap();
+            machine
+                .sh("ip -n a address del 10.88.0.2/16 dev eth0 || ip -n a address flush dev eth0");
+            assert_eq!(check.make(&machine).unwrap_err()["code"], 105, "{version}");
+        }
         Call::new("DEL", "a", &config).make(&machine).unwrap();
     }
     let answer = Call::new("VERSION", "a", &json!({"cniVersion": "1.0.0"})).make(&machine).unwrap();
