@@ -42,15 +42,15 @@ fn publishing() -> Value {
 /// backwards on DEL.
 struct List<'a> {
     machine: &'a Machine,
-    list: Value,
+    written: Value,
     runtime: Value,
 }
 
 impl List<'_> {
     fn call(&self, command: &'static str, container: &str, at: usize, previous: &Value) -> Call {
-        let mut config = self.list["plugins"][at].clone();
+        let mut config = self.written["plugins"][at].clone();
         for key in ["cniVersion", "name"] {
-            config[key] = self.list[key].clone();
+            config[key] = self.written[key].clone();
         }
         if !previous.is_null() {
             config["prevResult"] = previous.clone();
@@ -69,7 +69,7 @@ impl List<'_> {
     }
 
     fn plugins(&self) -> std::ops::Range<usize> {
-        0..self.list["plugins"].as_array().unwrap().len()
+        0..self.written["plugins"].as_array().unwrap().len()
     }
 
     fn add(&self, container: &str) -> Value {
@@ -115,8 +115,8 @@ fn comparable(mut result: Value) -> Value {
 #[test]
 fn debians_list_with_only_the_bridges_type_changed_carries_traffic_and_leaves_nothing() {
     let machine = machine(&["first", "a", "b"]);
-    let plain = List { machine: &machine, list: ours(), runtime: json!({}) };
-    let publishing = List { machine: &machine, list: ours(), runtime: publishing() };
+    let plain = List { machine: &machine, written: ours(), runtime: json!({}) };
+    let publishing = List { machine: &machine, written: ours(), runtime: publishing() };
     // The network itself and the others' chains are made once and stay.
     let first = publishing.add("first");
     publishing.delete("first", &first);
@@ -147,9 +147,9 @@ fn debians_list_with_only_the_bridges_type_changed_carries_traffic_and_leaves_no
 
 #[test]
 fn debians_list_gives_the_same_results_with_either_type() {
-    let results = [debians(), ours()].map(|list| {
+    let results = [debians(), ours()].map(|written| {
         let machine = machine(&["a"]);
-        let list = List { machine: &machine, list, runtime: publishing() };
+        let list = List { machine: &machine, written, runtime: publishing() };
         let result = list.add("a");
         let checked = list.check("a", &result);
         assert!(checked[0].is_ok(), "{checked:?}");

@@ -70,20 +70,13 @@ fn killed_between_two_runs_of_iptables_everything_comes_right_and_nothing_is_lef
             match chance.below(4) {
                 0 => {
                     // The same again; that it had been done before it was killed is all that may be in the way.
-                    match add.make(&machine) {
-                        Err(error) => assert_eq!(error["code"], 104, "{what}: {error}"),
-                        Ok(_) => {
-                            let _server = serve_at(&machine, Some("a"), "0.0.0.0", 80, Wire::Tcp);
-                            let asked = ask_from(
-                                &machine,
-                                None,
-                                "10.88.0.1",
-                                8080,
-                                Wire::Tcp,
-                                PATIENCE * 5,
-                            );
-                            assert!(asked.is_ok(), "{what}: {asked:?}");
-                        }
+                    if let Err(error) = add.make(&machine) {
+                        assert_eq!(error["code"], 104, "{what}: {error}");
+                    } else {
+                        let _server = serve_at(&machine, Some("a"), "0.0.0.0", 80, Wire::Tcp);
+                        let asked =
+                            ask_from(&machine, None, "10.88.0.1", 8080, Wire::Tcp, PATIENCE);
+                        assert!(asked.is_ok(), "{what}: {asked:?}");
                     }
                     delete.make(&machine).unwrap();
                 }

@@ -73,8 +73,7 @@ fn killed_at_any_moment_plain_bridges_come_right_and_nothing_is_left() {
                         let ip = result["ips"][0]["address"].as_str().unwrap();
                         let ip = ip.split('/').next().unwrap();
                         let _server = serve_at(&machine, Some("a"), ip, 80, Wire::Tcp);
-                        let asked =
-                            ask_from(&machine, Some("stays"), ip, 80, Wire::Tcp, PATIENCE * 10);
+                        let asked = ask_from(&machine, Some("stays"), ip, 80, Wire::Tcp, PATIENCE);
                         assert_eq!(asked.as_deref(), Ok("10.89.0.2"), "round {round}");
                     }
                 }

@@ -98,7 +98,7 @@ fn a_node_with_flannel_and_one_with_us_reach_each_others_pods() {
         assert_eq!(answer.as_deref(), Ok("10.77.2.2"), "{wire:?}");
         assert!(ask_at(&b.machine, None, "10.77.1.2", 80, wire).is_ok(), "their node itself");
     }
-    b.machine.sh("ip netns exec pod ping -c 1 -W 3 -s 4000 10.77.1.2");
+    b.machine.sh("ip netns exec pod ping -c 1 -W 20 -s 4000 10.77.1.2");
     // Somebody else's hand: it is written again.
     let mut changed = own();
     changed["apiVersion"] = "v1".into();

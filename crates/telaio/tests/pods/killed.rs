@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::cni::{PluginCall, pending};
-use crate::net::{Chance, SILENCE, Wire, ask_from, assert_same, serve_at};
+use crate::net::{Chance, PATIENCE, SILENCE, Wire, ask_from, assert_same, serve_at};
 use crate::stage::{Stage, eventually};
 
 /// Nobody comes in to `app: db`.
@@ -81,7 +81,7 @@ impl Killing {
                 let answer = ask_from(machine, Some("web"), ip, port, Wire::Tcp, SILENCE);
                 assert!(answer.is_err(), "{when}: the policy holds for {ip}");
             }
-            let own = ask_from(machine, None, ip.trim(), 8080, Wire::Tcp, SILENCE * 8);
+            let own = ask_from(machine, None, ip.trim(), 8080, Wire::Tcp, PATIENCE);
             assert!(own.is_ok(), "{when}: the node's own probes pass: {own:?}");
         }
         self.call("DEL", "db").make_on(&self.stage.a).unwrap();

@@ -1,6 +1,6 @@
 //! Instances of one bridge and of two nodes, services between them, and policies that hold.
 
-use crate::net::{SILENCE, Wire, ask_from, serve};
+use crate::net::{PATIENCE, SILENCE, Wire, ask_from, serve};
 use crate::stage::{Agent, Stage, eventually, pod};
 
 /// Everybody comes in to `app: db`, or only who is named.
@@ -112,7 +112,7 @@ fn a_service_works_and_a_policy_holds(backend: &str, is_bridged_shown: bool) {
     }
     // Through the service and not: the server sees the instance itself.
     for (ip, port) in WAYS {
-        let seen = ask_from(&a.machine, Some("web"), ip, port, Wire::Tcp, SILENCE * 4).unwrap();
+        let seen = ask_from(&a.machine, Some("web"), ip, port, Wire::Tcp, PATIENCE).unwrap();
         let own = if ip.contains(':') { "fd77:1::2" } else { "10.77.1.2" };
         assert!(seen.contains(own), "by {ip}: {seen}");
     }

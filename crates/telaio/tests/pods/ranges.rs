@@ -87,7 +87,7 @@ fn a_node_whose_object_names_no_networks_has_those_that_it_was_started_with() {
     assert_eq!(ips, [["10.83.0.2", "fd83::2"], ["10.83.0.3", "fd83::3"]]);
     for (from, to) in ips[0].iter().zip(&ips[1]) {
         let _server = serve_at(machine, Some("two"), to, 8080, Wire::Tcp);
-        let asked = ask_from(machine, Some("one"), to, 8080, Wire::Tcp, crate::net::PATIENCE * 5);
+        let asked = ask_from(machine, Some("one"), to, 8080, Wire::Tcp, crate::net::PATIENCE);
         assert_eq!(asked.as_deref(), Ok(from.as_str()));
     }
     // What the object names comes before what the command line does.
