@@ -144,7 +144,7 @@ fn the_node_believes_no_lie_about_who_has_an_address() {
         }
     };
     // As the node learns it from b itself.
-    node.machine.sh(&format!("ping -c 1 -W 5 {B_LINK}%tlb-faith"));
+    node.machine.sh(&format!("ping -c 1 -W 20 {B_LINK}%tlb-faith"));
     let known = |ip: &str| node.machine.sh(&format!("ip neigh show {ip} dev tlb-faith"));
     assert!(known(B_LINK).contains(&B_MAC.to_string()), "{}", known(B_LINK));
     lie();

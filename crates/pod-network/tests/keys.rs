@@ -141,7 +141,7 @@ fn ranges_come_from_the_runtime_too() {
         .map(|ip| ip["address"].as_str().unwrap())
         .collect();
     assert_eq!(addresses, ["10.5.0.20/24", "fd05:1::2/64"]);
-    machine.sh("ip netns exec a ping -c 1 -W 3 10.5.0.1");
+    machine.sh("ip netns exec a ping -c 1 -W 20 10.5.0.1");
     let plain = json!({"type": "host-local", "subnet": "10.6.0.0/24"});
     let both = config_with(json!({"name": "both", "bridge": "cni1", "ipam": plain,
         "runtimeConfig": {"ipRanges": [[{"subnet": "10.7.0.0/24"}]]}}));
@@ -209,7 +209,7 @@ fn without_addresses_there_are_frames_only() {
         Call::new("CHECK", name, &check).make(&machine).unwrap();
         machine.sh(&format!("ip -n {name} address add {ip} dev eth0"));
     }
-    machine.sh("ip netns exec a ping -c 1 -W 3 10.1.0.2");
+    machine.sh("ip netns exec a ping -c 1 -W 20 10.1.0.2");
     Call::new("STATUS", "", &config).make(&machine).unwrap();
     let error = Call::new("ADD", "a", &config).make(&machine).unwrap_err();
     assert_eq!(error["code"], 104, "{error}");

@@ -163,7 +163,7 @@ fn a_networks_name_may_end_as_a_file_does_that_is_being_written() {
     machine.run(|| Host::default().repair().unwrap());
     assert_eq!(machine.run(|| Host::default().networks().unwrap().len()), 1);
     Call::new("ADD", "b", &config).make(&machine).unwrap();
-    machine.sh("ip netns exec a ping -c 1 -W 3 10.88.0.1");
+    machine.sh("ip netns exec a ping -c 1 -W 20 10.88.0.1");
     for id in ["a", "b"] {
         Call::new("DEL", id, &config).make(&machine).unwrap();
     }

@@ -31,7 +31,7 @@ END
 
 fn podman(machine: &Machine, line: &str) -> String {
     machine.sh(&format!(
-        "CONTAINERS_CONF=/run/p/containers.conf timeout 60 podman --root /run/p/root --runroot /run/p/runroot \
+        "CONTAINERS_CONF=/run/p/containers.conf timeout 120 podman --root /run/p/root --runroot /run/p/runroot \
          --storage-driver vfs --cgroup-manager cgroupfs --runtime runc {line}"
     ))
 }
@@ -48,7 +48,7 @@ fn podman_runs_containers_on_networks_of_the_plugin() {
             &machine,
             &format!(
                 "run -d --name {name} --network net {more} --privileged --ulimit nofile=1024:1024 \
-                 --ulimit nproc=1024:1024 -v /usr:/usr:ro --rootfs /run/p/rootfs sleep 60"
+                 --ulimit nproc=1024:1024 -v /usr:/usr:ro --rootfs /run/p/rootfs sleep 600"
             ),
         );
         let key = podman(

@@ -120,7 +120,7 @@ fn a_network_whose_making_was_killed_is_made_by_the_next_call() {
         machine.run(move || _ = killed.kill(after));
         Call::new("DEL", "a", &with_port()).make(&machine).unwrap();
         add.make(&machine).unwrap();
-        machine.sh("ip netns exec a ping -c 1 -W 3 10.88.0.1");
+        machine.sh("ip netns exec a ping -c 1 -W 20 10.88.0.1");
         machine.run(|| Host::default().remove_network("net").unwrap());
         let left = inventory(&machine);
         assert!(!left.contains("cni0") && !left.contains("telaio-pods"), "round {round}: {left}");

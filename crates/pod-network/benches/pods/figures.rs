@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use telaio_testkit::machine::Machine;
@@ -13,6 +13,8 @@ use crate::call::{self, Cost, Meter, Plugin, config};
 pub(crate) const WINDOW: usize = 60;
 /// The reference chain is slow: so many calls are enough.
 pub(crate) const REFERENCE: usize = 15;
+/// How long it may take to make instances by it: what is not there then is not waited for.
+pub(crate) const REFERENCE_TIME: Duration = Duration::from_mins(2);
 /// How many ports a bridge has.
 pub(crate) const BRIDGE_PORTS: usize = 1023;
 
@@ -77,8 +79,15 @@ pub(crate) fn ours(program: &Path, sizes: &[usize]) -> Ours {
     })
 }
 
-/// The least that an ADD can cost at each size: what grows here is the kernel's part.
-pub(crate) fn floor(plugin: &Path, program: &Path, sizes: &[usize]) -> Vec<Cost> {
+/// The least that anything of the kind can cost beside so many instances.
+#[derive(Clone, Copy)]
+pub(crate) struct Floor {
+    pub(crate) add: Cost,
+    pub(crate) remove: Cost,
+}
+
+/// The floor at each size: what grows here is the kernel's part.
+pub(crate) fn floor(plugin: &Path, program: &Path, sizes: &[usize]) -> Vec<Floor> {
     let last = *sizes.last().unwrap();
     let machine = machine(last + 2);
     let (plugin, program, sizes) = (plugin.to_owned(), program.to_owned(), sizes.to_vec());
@@ -91,7 +100,7 @@ pub(crate) fn floor(plugin: &Path, program: &Path, sizes: &[usize]) -> Vec<Cost>
             let mut command = Command::new(&program);
             let (high, low) = (1 + number / 250, 1 + number % 250);
             command
-                .args([format!("/run/netns/m{number}"), format!("floor{number}")])
+                .args(["add".to_owned(), format!("/run/netns/m{number}"), format!("floor{number}")])
                 .args([format!("10.88.{high}.{low}"), port(number).to_string()]);
             if number > BRIDGE_PORTS {
                 command.arg("routed");
@@ -99,11 +108,9 @@ pub(crate) fn floor(plugin: &Path, program: &Path, sizes: &[usize]) -> Vec<Cost>
             call::run_measured(&mut command, &json!(null))
         };
         let remove = |number: usize| {
-            let line = format!(
-                "ip link del floor{number} && nft delete element ip telaio-pods any-ports '{{ tcp . {} }}'",
-                port(number)
-            );
-            assert!(Command::new("sh").args(["-c", &line]).status().unwrap().success());
+            let mut command = Command::new(&program);
+            command.args(["remove", &format!("floor{number}"), &port(number).to_string()]);
+            call::run_measured(&mut command, &json!(null))
         };
         let mut there = 0;
         let found = sizes.into_iter().map(|count| {
@@ -111,47 +118,60 @@ pub(crate) fn floor(plugin: &Path, program: &Path, sizes: &[usize]) -> Vec<Cost>
                 there += 1;
                 add(there);
             }
-            let costs: Vec<Cost> = (0..WINDOW)
-                .map(|_| {
-                    let cost = add(count + 1);
-                    remove(count + 1);
-                    cost
-                })
-                .collect();
-            middle_cost(costs.into_iter())
+            let costs: Vec<(Cost, Cost)> =
+                (0..WINDOW).map(|_| (add(count + 1), remove(count + 1))).collect();
+            Floor {
+                add: middle_cost(costs.iter().map(|(added, _)| *added)),
+                remove: middle_cost(costs.iter().map(|(_, removed)| *removed)),
+            }
         });
         found.collect()
     })
 }
 
-/// Debian's bridge with host-local, then portmap: ADD and DEL of some more at each size.
-pub(crate) fn reference(sizes: &[usize]) -> Vec<(usize, [Cost; 2])> {
+/// What calls of the reference chain cost.
+pub(crate) struct Reference {
+    /// How many instances are wanted beside the calls, and how many there are: all of them, if they were made in time.
+    pub(crate) wanted: usize,
+    pub(crate) there: usize,
+    pub(crate) add: Cost,
+    pub(crate) delete: Cost,
+}
+
+/// Debian's bridge with host-local, then portmap: ADD and DEL of some more at each size, until the time is over.
+pub(crate) fn reference(sizes: &[usize]) -> Vec<Reference> {
     let Some(last) = sizes.last() else { return Vec::new() };
     let machine = machine(last + REFERENCE);
     let sizes = sizes.to_vec();
     machine.run(move || {
-        let mut there = 0;
-        let found = sizes.into_iter().map(|count| {
-            while there < count {
+        let end = Instant::now() + REFERENCE_TIME;
+        let (mut there, mut found) = (0, Vec::new());
+        for wanted in sizes {
+            while there < wanted && Instant::now() < end {
                 there += 1;
                 call::reference("ADD", there, port(there));
             }
-            let costs = ["ADD", "DEL"].map(|command| {
-                let whole = Meter::start();
-                let mut walls: Vec<Duration> = (count + 1..=count + REFERENCE)
-                    .map(|number| {
-                        let meter = Meter::start();
-                        call::reference(command, number, port(number));
-                        meter.wall()
-                    })
-                    .collect();
-                let each = u32::try_from(REFERENCE).unwrap();
-                Cost { wall: middle(&mut walls), cpu: whole.cpu() / each }
-            });
-            (count, costs)
-        });
-        found.collect()
+            let [add, delete] = ["ADD", "DEL"].map(|command| reference_calls(command, there));
+            found.push(Reference { wanted, there, add, delete });
+            if there < wanted {
+                break;
+            }
+        }
+        found
     })
+}
+
+/// Calls for some more than are there.
+fn reference_calls(command: &str, there: usize) -> Cost {
+    let whole = Meter::start();
+    let one = |number| {
+        let meter = Meter::start();
+        call::reference(command, number, port(number));
+        meter.wall()
+    };
+    let mut walls: Vec<Duration> = (there + 1..=there + REFERENCE).map(one).collect();
+    let each = u32::try_from(REFERENCE).unwrap();
+    Cost { wall: middle(&mut walls), cpu: whole.cpu() / each }
 }
 
 fn middle_cost(costs: impl Iterator<Item = Cost>) -> Cost {

@@ -2,7 +2,8 @@
 //! configuration, no records, no checks. The benchmark `pods` compares the plugin with it. Ports of the bridge are as the plugin has
 //! them, for with others they cost more.
 //!
-//! Arguments: namespace's path, link's name, address, port of the node; `routed` for an instance that hangs on no bridge.
+//! Arguments: `add`, namespace's path, link's name, address, port of the node; `routed` for an instance that hangs on no bridge. Or
+//! `remove`, link's name, port of the node: the least that its removal can cost.
 
 use std::error::Error;
 use std::net::Ipv4Addr;
@@ -17,14 +18,25 @@ use telaio_netlink::rtnl::{
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let mut next = || args.next().ok_or("arguments: netns link address port [routed]");
-    let (path, name) = (next()?, next()?);
-    let ip: Ipv4Addr = next()?.parse()?;
-    let port: u16 = next()?.parse()?;
-    let is_routed = next().is_ok();
+    let usage = "arguments: add netns link address port [routed], or remove link port";
+    let mut next = || args.next().ok_or(usage);
+    match next()?.as_str() {
+        "add" => add(&next()?, &next()?, next()?.parse()?, next()?.parse()?, next().is_ok()),
+        "remove" => remove(&next()?, next()?.parse()?),
+        _ => Err(usage.into()),
+    }
+}
+
+fn add(
+    path: &str,
+    name: &str,
+    ip: Ipv4Addr,
+    port: u16,
+    is_routed: bool,
+) -> Result<(), Box<dyn Error>> {
     let gateway = Ipv4Addr::new(ip.octets()[0], ip.octets()[1], 0, 1);
-    let netns = Netns::open_path(Path::new(&path))?;
-    node_end(&name, ip, &netns, is_routed)?;
+    let netns = Netns::open_path(Path::new(path))?;
+    node_end(name, ip, &netns, is_routed)?;
     let mut inside = Rtnetlink::open_in(&netns)??;
     let link = inside.link("eth0")?.ok_or("no interface")?.index;
     let address = Address { link, ip: ip.into(), prefix_len: 16, no_prefix_route: false };
@@ -35,12 +47,27 @@ fn main() -> Result<(), Box<dyn Error>> {
         Request::AddRoute(Route::default_by(gateway.into(), link)),
     ])?;
     let mut batch = Batch::new(Family::Ip, "telaio-pods");
-    let [high, low] = port.to_be_bytes();
     let value = [&ip.octets()[..], &[0, 80, 0, 0]].concat();
-    let key = [6, 0, 0, 0, high, low, 0, 0];
-    batch.add_element("any-ports", &Element::new(&key, ElementData::Value(&value)));
+    batch.add_element("any-ports", &Element::new(&key(port), ElementData::Value(&value)));
     Nftables::open()?.commit(&mut [&mut batch])?;
     Ok(())
+}
+
+/// What was added. The connection to nftables is closed last, as the plugin does: who closes it waits for the kernel to be done with
+/// what was deleted, and so does who deletes a link.
+fn remove(name: &str, port: u16) -> Result<(), Box<dyn Error>> {
+    let mut batch = Batch::new(Family::Ip, "telaio-pods");
+    batch.delete_element("any-ports", &key(port));
+    let mut rules = Nftables::open()?;
+    rules.commit(&mut [&mut batch])?;
+    Rtnetlink::open()?.all([Request::DeleteLink(Which::Name(name))])?;
+    Ok(())
+}
+
+/// A port of TCP in the map.
+fn key(port: u16) -> [u8; 8] {
+    let [high, low] = port.to_be_bytes();
+    [6, 0, 0, 0, high, low, 0, 0]
 }
 
 /// The pair, and the node's end of it.

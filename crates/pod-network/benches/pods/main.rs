@@ -24,8 +24,8 @@ use std::process::Command;
 
 /// At how many instances calls are measured: alone, few, many, and more than a bridge has ports.
 const SIZES: [usize; 5] = [1, 10, 100, 1000, 1100];
-/// The same for the reference chain, which is slow.
-const REFERENCE_MAX: usize = 100;
+/// The same for the reference chain, which is slow, if so many are made in time ([`figures::REFERENCE_TIME`]).
+const REFERENCE_MAX: usize = 1000;
 
 fn main() {
     let args = std::env::args().skip(1).filter(|arg| arg != "--bench");

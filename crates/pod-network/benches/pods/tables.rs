@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use crate::call::Cost;
-use crate::figures::{BRIDGE_PORTS, Ours, REFERENCE, Size, WINDOW, at};
+use crate::figures::{
+    BRIDGE_PORTS, Floor, Ours, REFERENCE, REFERENCE_TIME, Reference, Size, WINDOW, at,
+};
 
 /// The size at which one instance is compared with others' ways.
 const FEW: usize = 10;
 /// The size up to which nothing may grow much.
 const MANY: usize = 1000;
-
-type Reference = (usize, [Cost; 2]);
 
 fn ms(time: Duration) -> String {
     format!("{:.2} ms", time.as_secs_f64() * 1000.0)
@@ -29,11 +29,23 @@ fn few(sizes: &[Size]) -> usize {
     sizes.iter().position(|size| size.count == FEW).unwrap_or(0)
 }
 
-fn beside(reference: &[Reference], count: usize) -> Option<[Cost; 2]> {
-    reference.iter().find(|(at, _)| *at == count).map(|(_, costs)| *costs)
+/// The reference chain beside so many, if they were made in time.
+fn beside(reference: &[Reference], count: usize) -> Option<&Reference> {
+    reference.iter().find(|it| it.wanted == count && it.there == count)
 }
 
-pub(crate) fn of_calls(ours: &Ours, floor: &[Cost], reference: &[Reference]) {
+/// A figure of the reference chain at this size, and how many instances there were if it is less.
+fn of_reference(
+    reference: &[Reference],
+    count: usize,
+    cost: impl Fn(&Reference) -> Cost,
+) -> String {
+    let Some(found) = reference.iter().find(|it| it.wanted == count) else { return String::new() };
+    let figure = ms(cost(found).wall);
+    if found.there == count { figure } else { format!("{figure} (beside {})", found.there) }
+}
+
+pub(crate) fn of_calls(ours: &Ours, floor: &[Floor], reference: &[Reference]) {
     let place = few(&ours.sizes);
     let (own, floor) = (&ours.sizes[place], floor[place]);
     println!(
@@ -44,21 +56,25 @@ pub(crate) fn of_calls(ours: &Ours, floor: &[Cost], reference: &[Reference]) {
     println!("| call | wall | CPU |\n|---|---|---|");
     let row =
         |what: &str, cost: Cost| println!("| {what} | {} | {} |", ms(cost.wall), ms(cost.cpu));
-    row("floor: static program, netlink calls, one nftables transaction", floor);
+    row("floor of ADD: static program, netlink calls, one nftables transaction", floor.add);
     row("telaio-cni ADD", own.add);
     let reference = beside(reference, own.count);
-    if let Some([add, _]) = reference {
-        row("bridge + host-local + portmap ADD", add);
+    if let Some(it) = reference {
+        row("bridge + host-local + portmap ADD", it.add);
     }
+    row("floor of DEL: static program, one nftables transaction, one link deleted", floor.remove);
     row("telaio-cni DEL", own.delete);
-    if let Some([_, delete]) = reference {
-        row("bridge + host-local + portmap DEL", delete);
+    if let Some(it) = reference {
+        row("bridge + host-local + portmap DEL", it.delete);
     }
     row("telaio-cni ADD that makes the network", ours.first);
-    println!("\nADD: CPU {} the floor's.", times(own.add.cpu, floor.cpu));
-    if let Some([add, delete]) = reference {
+    for (what, own, floor) in [("ADD", own.add, floor.add), ("DEL", own.delete, floor.remove)] {
+        let (cpu, wall) = (times(own.cpu, floor.cpu), times(own.wall, floor.wall));
+        println!("\n{what}: {cpu} the floor's CPU, {wall} its wall time.");
+    }
+    if let Some(Reference { add, delete, .. }) = reference {
         println!(
-            "The reference chain takes {} the wall time and {} the CPU for ADD, {} and {} for DEL.",
+            "\nThe reference chain takes {} the wall time and {} the CPU for ADD, {} and {} for DEL.",
             times(add.wall, own.add.wall),
             times(add.cpu, own.add.cpu),
             times(delete.wall, own.delete.wall),
@@ -71,39 +87,52 @@ pub(crate) fn of_calls(ours: &Ours, floor: &[Cost], reference: &[Reference]) {
     );
 }
 
-pub(crate) fn of_sizes(ours: &Ours, floor: &[Cost], reference: &[Reference]) {
+pub(crate) fn of_sizes(ours: &Ours, floor: &[Floor], reference: &[Reference]) {
     println!(
-        "| instances | ADD wall | ADD CPU | floor's CPU | DEL wall | DEL CPU | GC of all, wall each | GC CPU each | reference ADD wall | \
-         reference DEL wall |\n|---|---|---|---|---|---|---|---|---|---|"
+        "| instances | ADD wall | ADD CPU | its floor's wall | CPU | DEL wall | DEL CPU | its floor's wall | CPU | \
+         GC of all, wall each | GC CPU each | reference ADD wall | reference DEL wall |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|"
     );
     for (size, floor) in ours.sizes.iter().zip(floor) {
-        let [add, delete] = beside(reference, size.count)
-            .map_or([String::new(), String::new()], |costs| costs.map(|cost| ms(cost.wall)));
         println!(
-            "| {}{} | {} | {} | {} | {} | {} | {} | {} | {add} | {delete} |",
+            "| {}{} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
             size.count,
             if size.count >= BRIDGE_PORTS { ", one more is routed to" } else { "" },
             ms(size.add.wall),
             ms(size.add.cpu),
-            ms(floor.cpu),
+            ms(floor.add.wall),
+            ms(floor.add.cpu),
             ms(size.delete.wall),
             ms(size.delete.cpu),
+            ms(floor.remove.wall),
+            ms(floor.remove.cpu),
             ms(size.collect.wall),
             ms(size.collect.cpu),
+            of_reference(reference, size.count, |it| it.add),
+            of_reference(reference, size.count, |it| it.delete),
+        );
+    }
+    if let Some(it) = reference.iter().find(|it| it.there < it.wanted) {
+        println!(
+            "\nBy the reference chain only {} of {} instances were made: after {} s it was given up.",
+            it.there,
+            it.wanted,
+            REFERENCE_TIME.as_secs()
         );
     }
     let place = few(&ours.sizes);
     let base = &ours.sizes[place];
     for (size, now) in ours.sizes.iter().zip(floor).skip(place + 1) {
         println!(
-            "\nAt {} the CPU and the wall time at {}: ADD {} and {}, DEL {} and {}; the floor's CPU {}.",
+            "\nAt {} the CPU and the wall time at {}: ADD {} and {}, DEL {} and {}; the floor's CPU {} for ADD, {} for DEL.",
             size.count,
             base.count,
             times(size.add.cpu, base.add.cpu),
             times(size.add.wall, base.add.wall),
             times(size.delete.cpu, base.delete.cpu),
             times(size.delete.wall, base.delete.wall),
-            times(now.cpu, floor[place].cpu)
+            times(now.add.cpu, floor[place].add.cpu),
+            times(now.remove.cpu, floor[place].remove.cpu)
         );
     }
     println!(
@@ -115,23 +144,27 @@ pub(crate) fn of_sizes(ours: &Ours, floor: &[Cost], reference: &[Reference]) {
 }
 
 /// What is asked of us, and whether it is so.
-pub(crate) fn of_bars(ours: &Ours, floor: &[Cost], reference: &[Reference]) {
+pub(crate) fn of_bars(ours: &Ours, floor: &[Floor], reference: &[Reference]) {
     println!("| bar | measured | met |\n|---|---|---|");
     let row = |what: &str, measured: String, is_met: bool| {
         println!("| {what} | {measured} | {} |", if is_met { "yes" } else { "**no**" });
     };
     let place = few(&ours.sizes);
     let base = &ours.sizes[place];
-    let to_floor = ratio(base.add.cpu, floor[place].cpu);
-    row(
-        "ADD with one port: at most 2 × the floor's CPU",
-        format!("{to_floor:.2} ×"),
-        to_floor <= 2.0,
-    );
-    if let Some([add, _]) = beside(reference, base.count) {
-        let less = ratio(add.wall, base.add.wall);
-        let what = "ADD with one port: the reference chain takes at least 10 × the wall time";
-        row(what, format!("{less:.1} ×"), less >= 10.0);
+    for (size, floor) in ours.sizes.iter().zip(floor).skip(place) {
+        let (beside_many, to_floor) = (size.count, ratio(size.add.cpu, floor.add.cpu));
+        row(
+            &format!("ADD with one port beside {beside_many}: at most 2 × the floor's CPU"),
+            format!("{to_floor:.2} ×"),
+            to_floor <= 2.0,
+        );
+        let Some(it) = beside(reference, size.count) else { continue };
+        let less = ratio(it.add.wall, size.add.wall);
+        row(
+            "The same: the reference chain takes at least 10 × the wall time",
+            format!("{less:.1} ×"),
+            less >= 10.0,
+        );
     }
     for size in &ours.sizes {
         if size.count < MANY {

@@ -70,7 +70,7 @@ fn networks_of_one_node_do_not_reach_each_other_unless_they_are_joined() {
     join(true);
     reach(&node.machine, &WAYS, true, "joined");
     for (from, _, ip, _) in WAYS {
-        assert!(pings(from, ip), "{from} to {ip}");
+        assert!((0..30).any(|_| pings(from, ip)), "{from} to {ip}");
     }
     // Whatever else happens to one of them.
     node.machine.run(|| Host::default().repair().unwrap());

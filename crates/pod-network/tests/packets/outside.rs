@@ -44,7 +44,7 @@ table inet seen {
 }
 END");
     for ip in ["192.168.5.99", "fd05::99", "192.168.6.1", "fd06::1"] {
-        node.machine.sh(&format!("ip netns exec telaio-i-a ping -c 1 -W 3 {ip}"));
+        node.machine.sh(&format!("ip netns exec telaio-i-a ping -c 1 -W 20 {ip}"));
     }
     let counted = outside.sh("nft list table inet seen | grep -o 'packets [0-9]*'");
     assert_eq!(counted.lines().collect::<Vec<_>>(), ["packets 1"; 4]);

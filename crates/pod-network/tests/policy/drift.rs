@@ -11,7 +11,7 @@ use crate::cases;
 use crate::kernel::{nft, within};
 
 /// How long a notice may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 #[test]
 fn what_others_break_is_told_and_mended() {

@@ -12,13 +12,13 @@
 pub mod cni;
 pub mod frames;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cidr::{IpInet, Ipv4Inet, Ipv6Inet};
 use telaio_netlink::netns::Netns;
@@ -32,7 +32,9 @@ use telaio_pod_network::utils::get_namespace_name;
 use telaio_testkit::machine::{Machine, connect};
 
 /// How long an answer may take: longer than any load, shorter than a test's patience.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+pub const PATIENCE: Duration = Duration::from_secs(12);
+/// After how long it is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
 /// How long silence is waited for.
 pub const SILENCE: Duration = Duration::from_millis(400);
 
@@ -333,17 +335,33 @@ pub fn ask_from(
             Wire::Udp => {
                 let any: IpAddr = if to.is_ipv4() { [0, 0, 0, 0].into() } else { [0; 16].into() };
                 let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
-                socket.set_read_timeout(Some(patience))?;
                 socket.connect(to)?;
-                socket.send(b"?")?;
                 let mut buffer = [0; 2048];
-                let count = socket.recv(&mut buffer)?;
+                let count = recv_answer(&socket, &mut buffer, patience)?;
                 let text = String::from_utf8_lossy(&buffer[..count]).into_owned();
                 Ok(text.lines().next().unwrap_or_default().to_owned())
             }
         }
     });
     client.join().unwrap().map_err(|error| error.to_string())
+}
+
+/// Asks again and again, for one datagram may be lost while neighbours are found.
+fn recv_answer(
+    socket: &UdpSocket,
+    buffer: &mut [u8],
+    patience: Duration,
+) -> std::io::Result<usize> {
+    let deadline = Instant::now() + patience;
+    loop {
+        socket.send(b"?")?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        socket.set_read_timeout(Some(left.clamp(Duration::from_millis(1), AGAIN)))?;
+        match socket.recv(buffer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {}
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Sends this many bytes to a server, which sends them back: whether they are the same.
@@ -372,8 +390,8 @@ fn differs(what: &str) -> std::io::Error {
 
 fn echo_stream(to: SocketAddr, bytes: Vec<u8>) -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE * 5))?;
-    stream.set_write_timeout(Some(PATIENCE * 5))?;
+    stream.set_read_timeout(Some(PATIENCE * 3))?;
+    stream.set_write_timeout(Some(PATIENCE * 3))?;
     let mut byte = [0];
     while byte != *b"\n" {
         stream.read_exact(&mut byte)?;
@@ -429,7 +447,7 @@ impl Senders {
     /// All who have sent, until this one has.
     pub fn until(self, last: &str) -> std::collections::BTreeSet<String> {
         let mut seen = std::collections::BTreeSet::new();
-        self.socket.set_read_timeout(Some(PATIENCE * 5)).unwrap();
+        self.socket.set_read_timeout(Some(PATIENCE * 3)).unwrap();
         let mut buffer = [0; 64];
         while !seen.contains(last) {
             let (_, from) = self.socket.recv_from(&mut buffer).expect("nobody sends any more");

@@ -120,7 +120,7 @@ fn nothing_arrives_that_a_policy_forbids_and_without_an_agent_a_pod_is_refused()
     assert_eq!(counted(machine, "db"), [0, 0], "from the first packet on");
     // A node's own probes pass.
     let ip = machine.sh("ip -n db -4 -o address show dev eth0 | awk '{print $4}' | cut -d/ -f1");
-    machine.sh(&format!("ping -c 1 -W 3 {}", ip.trim()));
+    machine.sh(&format!("ping -c 1 -W 20 {}", ip.trim()));
     // A pod that the agent has not heard of yet is waited for.
     let call = PluginCall::new(&stage.a, "ADD", "late");
     let late = machine.spawn(move || call.make());
@@ -171,7 +171,7 @@ fn flows_of_whoever_had_an_address_before_are_not_the_next_ones() {
                 let socket = UdpSocket::bind(any).unwrap();
                 socket.set_read_timeout(Some(SILENCE)).unwrap();
                 // Until the server is there.
-                for _ in 0..50 {
+                for _ in 0..150 {
                     socket.send_to(b"?", to).unwrap();
                     if socket.recv_from(&mut [0; 8]).is_ok() {
                         return socket;

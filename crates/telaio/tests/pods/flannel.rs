@@ -98,7 +98,7 @@ fn a_node_with_flannel_and_one_with_us_reach_each_others_pods() {
         assert_eq!(answer.as_deref(), Ok("10.77.2.2"), "{wire:?}");
         assert!(ask_at(&b.machine, None, "10.77.1.2", 80, wire).is_ok(), "their node itself");
     }
-    b.machine.sh("ip netns exec pod ping -c 1 -W 3 -s 4000 10.77.1.2");
+    b.machine.sh("ip netns exec pod ping -c 1 -W 20 -s 4000 10.77.1.2");
     // Somebody else's hand: it is written again.
     let mut changed = own();
     changed["apiVersion"] = "v1".into();
@@ -121,6 +121,114 @@ fn a_node_with_flannel_and_one_with_us_reach_each_others_pods() {
     assert!(stage.a.cleanup().contains("annotations of node node-a"));
     let left = own()["metadata"]["annotations"].clone();
     assert_eq!(left, json!({ format!("{FLANNEL}backend-data"): "theirs" }));
+    drop(server);
+    runtime.shutdown_background();
+}
+
+/// What a node says that has flannel, beside what its backend says.
+fn their_words(words: &Value) -> Value {
+    let mut found = json!({});
+    for (name, value) in words.as_object().unwrap() {
+        found[format!("{FLANNEL}{name}")] = value.clone();
+    }
+    found
+}
+
+#[test]
+fn a_node_with_flannels_host_gw_and_one_with_ours_reach_each_others_pods() {
+    let mut stage = Stage::new();
+    let (runtime, server) = api_server(&stage.a);
+    server.apply(node(1, &json!({}))).unwrap();
+    let theirs = json!({"backend-type": "host-gw", "backend-data": "null", "public-ip": "192.168.5.2",
+        "kube-subnet-manager": "true"});
+    server.apply(node(2, &their_words(&theirs))).unwrap();
+    let kubeconfig = server.kubeconfig_file(&stage.a.path("")).unwrap();
+    let source = format!("kube:{}", kubeconfig.display());
+    stage.a.start_from(&source, "pods", &["--pod-backend=host-gw"]);
+    let own = || server.get("nodes", "", "node-a").unwrap();
+    let says = |name: &str| own()["metadata"]["annotations"][format!("{FLANNEL}{name}")].clone();
+    eventually("the annotations", || says("backend-type") == "host-gw", || own().to_string());
+    eventually("the address", || says("public-ip") == "192.168.5.1", || own().to_string());
+    // All that flannel does with it.
+    let (public, a, b) = (says("public-ip"), &stage.a.node, &stage.b.node);
+    b.machine.sh(&format!(
+        "echo 1 > /proc/sys/net/ipv4/ip_forward && \
+         ip link add cni0 type bridge && ip address add 10.77.2.1/24 dev cni0 && ip link set cni0 up && \
+         ip netns add pod && ip link add v0 type veth peer name eth0 netns pod && ip link set v0 master cni0 up && \
+         ip -n pod address add 10.77.2.2/24 dev eth0 && ip -n pod link set eth0 up && \
+         ip -n pod route add default via 10.77.2.1 && ip route add 10.77.1.0/24 via {} dev lan0",
+        public.as_str().unwrap()
+    ));
+    a.instance_v4("one", 2);
+    for wire in [Wire::Tcp, Wire::Udp] {
+        let _theirs = serve_at(&b.machine, Some("pod"), "10.77.2.2", 80, wire);
+        let _ours = serve(a, Some("one"), "10.77.1.2", 80, wire);
+        let reached = || ask(a, Some("one"), "10.77.2.2", 80, wire);
+        eventually("their pod", || reached().is_ok(), || format!("{:?}", reached()));
+        assert_eq!(reached().as_deref(), Ok("10.77.1.2"), "its own address is seen, {wire:?}");
+        let answer = ask_at(&b.machine, Some("pod"), "10.77.1.2", 80, wire);
+        assert_eq!(answer.as_deref(), Ok("10.77.2.2"), "{wire:?}");
+    }
+    assert!(!a.machine.try_sh("ip link show telaio.1"), "there is no tunnel");
+    drop(server);
+    runtime.shutdown_background();
+}
+
+#[test]
+fn a_node_with_flannels_tunnel_of_ipv6_and_one_with_us_reach_each_others_pods() {
+    let mut stage = Stage::new();
+    let (runtime, server) = api_server(&stage.a);
+    let node = |number: u8, words: &Value| {
+        let name = if number == 1 { "node-a" } else { "node-b" };
+        let cidr = format!("fd77:{number}::/64");
+        json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "annotations": their_words(words)},
+            "spec": {"podCIDR": cidr, "podCIDRs": [cidr]},
+            "status": {"addresses": [{"type": "InternalIP", "address": format!("fd05::{number}")}]},
+        })
+    };
+    server.apply(node(1, &json!({}))).unwrap();
+    let theirs = json!({"backend-type": "vxlan", "backend-data": "null", "public-ipv6": "fd05::2",
+        "backend-v6-data": format!(r#"{{"VNI":1,"VtepMAC":"{THEIR_MAC}"}}"#), "kube-subnet-manager": "true"});
+    server.apply(node(2, &theirs)).unwrap();
+    let kubeconfig = server.kubeconfig_file(&stage.a.path("")).unwrap();
+    let source = format!("kube:{}", kubeconfig.display());
+    stage.a.start_from(&source, "pods", &["--tunnel-address=fd05::1"]);
+    let own = || server.get("nodes", "", "node-a").unwrap();
+    let says = |name: &str| own()["metadata"]["annotations"][format!("{FLANNEL}{name}")].clone();
+    let data = || serde_json::from_str::<Value>(says("backend-v6-data").as_str()?).ok();
+    eventually("the annotations", || data().is_some(), || own().to_string());
+    eventually("the address", || says("public-ipv6") == "fd05::1", || own().to_string());
+    assert_eq!((says("backend-type"), data().unwrap()["VNI"].clone()), ("vxlan".into(), 1.into()));
+    let (data, a, b) = (data().unwrap(), &stage.a.node, &stage.b.node);
+    let mac = data["VtepMAC"].as_str().unwrap();
+    b.machine.sh(&format!(
+        "ip link add flannel-v6.1 address {THEIR_MAC} type vxlan id 1 dev lan0 local fd05::2 dstport 8472 nolearning && \
+         ip address add fd77:2::/128 dev flannel-v6.1 nodad && ip link set flannel-v6.1 mtu 1430 up && \
+         echo 1 > /proc/sys/net/ipv6/conf/all/forwarding && \
+         ip link add cni0 type bridge && ip address add fd77:2::1/64 dev cni0 nodad && ip link set cni0 up && \
+         ip netns add pod && ip link add v0 type veth peer name eth0 netns pod && ip link set v0 master cni0 up && \
+         ip -n pod address add fd77:2::2/64 dev eth0 nodad && ip -n pod link set eth0 mtu 1430 up && \
+         ip -n pod -6 route add default via fd77:2::1 && \
+         ip -6 route add fd77:1::/64 via fd77:1:: dev flannel-v6.1 onlink && \
+         ip neigh add fd77:1:: lladdr {mac} dev flannel-v6.1 nud permanent && \
+         bridge fdb append {mac} dev flannel-v6.1 dst fd05::1"
+    ));
+    let mut wanted = a.wanted("one", 2, vec![]);
+    wanted.instance_ip_cidrs.retain(|cidr| !cidr.is_ipv4());
+    wanted.node_ip_addr = "fd77:1::1".parse().unwrap();
+    a.machine.run(move || telaio_pod_network::instance::setup_instance(wanted).unwrap());
+    for wire in [Wire::Tcp, Wire::Udp] {
+        let _theirs = serve_at(&b.machine, Some("pod"), "fd77:2::2", 80, wire);
+        let _ours = serve(a, Some("one"), "fd77:1::2", 80, wire);
+        let reached = || ask(a, Some("one"), "fd77:2::2", 80, wire);
+        eventually("their pod", || reached().is_ok(), || format!("{:?}", reached()));
+        assert_eq!(reached().as_deref(), Ok("fd77:1::2"), "its own address is seen, {wire:?}");
+        let answer = ask_at(&b.machine, Some("pod"), "fd77:1::2", 80, wire);
+        assert_eq!(answer.as_deref(), Ok("fd77:2::2"), "{wire:?}");
+    }
     drop(server);
     runtime.shutdown_background();
 }

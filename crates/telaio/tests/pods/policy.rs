@@ -1,6 +1,6 @@
 //! Instances of one bridge and of two nodes, services between them, and policies that hold.
 
-use crate::net::{SILENCE, Wire, ask_from, serve};
+use crate::net::{PATIENCE, SILENCE, Wire, ask_from, serve};
 use crate::stage::{Agent, Stage, eventually, pod};
 
 /// Everybody comes in to `app: db`, or only who is named.
@@ -51,15 +51,50 @@ impl Asker<'_> {
 
 #[test]
 fn a_service_between_instances_of_one_bridge_works_and_a_policy_between_them_holds() {
+    a_service_works_and_a_policy_holds("vxlan", true);
+}
+
+#[test]
+fn by_vxlan_services_and_policies_hold_where_bridged_packets_are_not_shown_to_rules() {
+    a_service_works_and_a_policy_holds("vxlan", false);
+}
+
+#[test]
+fn by_host_gw_services_and_policies_hold_where_bridged_packets_are_shown_to_rules() {
+    a_service_works_and_a_policy_holds("host-gw", true);
+}
+
+#[test]
+fn by_host_gw_services_and_policies_hold_where_bridged_packets_are_not_shown_to_rules() {
+    a_service_works_and_a_policy_holds("host-gw", false);
+}
+
+/// Whether the kernel shows bridged packets to rules (`br_netfilter`).
+fn show_bridged(agent: &Agent, is_shown: bool) {
+    let value = u8::from(is_shown);
+    for kind in ["iptables", "ip6tables"] {
+        let set = format!("echo {value} > /proc/sys/net/bridge/bridge-nf-call-{kind}");
+        let hint = "this kernel does not show bridged packets to rules: modprobe br_netfilter";
+        assert!(agent.node.machine.try_sh(&set), "{hint}");
+    }
+}
+
+/// On one bridge and from the other node, by both families.
+fn a_service_works_and_a_policy_holds(backend: &str, is_bridged_shown: bool) {
     let stage = Stage::new();
+    for agent in [&stage.a, &stage.b] {
+        show_bridged(agent, is_bridged_shown);
+    }
     stage.write("web", &pod("web", 1, 2, "web"));
     stage.write("db", &pod("db", 1, 3, "db"));
     stage.write("far", &pod("far", 2, 2, "web"));
     stage.write("service", SERVICE);
     let mut stage = stage;
     let manifests = stage.manifests();
-    stage.a.start(&manifests, "services,pods", SERVICE_CIDRS);
-    stage.b.start(&manifests, "services,pods", SERVICE_CIDRS);
+    let backend = format!("--pod-backend={backend}");
+    let more: Vec<&str> = SERVICE_CIDRS.iter().copied().chain([backend.as_str()]).collect();
+    stage.a.start(&manifests, "services,pods", &more);
+    stage.b.start(&manifests, "services,pods", &more);
     let (a, b) = (&stage.a.node, &stage.b.node);
     a.instance("web", 2, vec![]);
     a.instance("db", 3, vec![]);
@@ -77,7 +112,7 @@ fn a_service_between_instances_of_one_bridge_works_and_a_policy_between_them_hol
     }
     // Through the service and not: the server sees the instance itself.
     for (ip, port) in WAYS {
-        let seen = ask_from(&a.machine, Some("web"), ip, port, Wire::Tcp, SILENCE * 4).unwrap();
+        let seen = ask_from(&a.machine, Some("web"), ip, port, Wire::Tcp, PATIENCE).unwrap();
         let own = if ip.contains(':') { "fd77:1::2" } else { "10.77.1.2" };
         assert!(seen.contains(own), "by {ip}: {seen}");
     }
