@@ -342,7 +342,7 @@ impl RouteFilters {
         edit(&self.policy.headers.request, &mut head.headers);
     }
 
-    /// Edits the head that goes to the client, whoever made it: backend, cache or ourselves.
+    /// Edits the head that goes to the client from a backend or the cache.
     pub fn edit_response(
         &self,
         passed: &Passed,
@@ -358,6 +358,19 @@ impl RouteFilters {
             }
         }
         edit(&self.policy.headers.response, &mut response.headers);
+    }
+
+    /// Edits an answer of ours likewise: a browser shows its page no refusal without the fields of CORS,
+    /// not even the status.
+    pub fn edit_own(&self, request: &RequestHead, mut reply: Reply) -> Reply {
+        let response = &mut reply.head;
+        // What a browser asked before has its fields already, and more than other answers have.
+        let answered = response.status == StatusCode::NO_CONTENT && cors::is_preflight(request);
+        if let Some(cors) = self.cors.as_ref().filter(|_| !answered) {
+            cors.edit(request, response);
+        }
+        edit(&self.policy.headers.response, &mut response.headers);
+        reply
     }
 }
 
