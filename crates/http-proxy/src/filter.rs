@@ -144,6 +144,8 @@ pub struct RouteFilters {
     /// Whether there is anything to check.
     any: bool,
     id: Arc<str>,
+    /// Whose limits they are: the routes of one owner share them.
+    owner: Arc<str>,
     policy: Arc<Policy>,
     rates: Vec<RateFilter>,
     cors: Option<Box<CorsFilter>>,
@@ -190,6 +192,7 @@ impl RouteFilters {
         let filters = Self {
             any,
             id: Arc::clone(&route.id),
+            owner: Arc::clone(if route.age.name.is_empty() { &route.id } else { &route.age.name }),
             policy: Arc::clone(policy),
             rates,
             cors: policy.cors.as_ref().map(|own| Box::new(CorsFilter::new(own))),
@@ -238,7 +241,7 @@ impl RouteFilters {
             if except.iter().any(|range| range.contains(&client.to_canonical())) {
                 continue;
             }
-            let limit = filters.hasher.hash_one((&*self.id, rate.limit));
+            let limit = filters.hasher.hash_one((&*self.owner, rate.limit));
             if let Err(wait) = filters.rates.take(limit, rate.pace, client, filters.now_ns()) {
                 return Some(too_many(head, "too many requests", wait));
             }
@@ -246,7 +249,7 @@ impl RouteFilters {
         let exempt = &self.policy.connections_except;
         let exempt = exempt.iter().any(|range| range.contains(&client.to_canonical()));
         if let Some(max) = self.policy.connections_max.filter(|_| !exempt) {
-            let limit = filters.hasher.hash_one((&*self.id, "under way"));
+            let limit = filters.hasher.hash_one((&*self.owner, "under way"));
             passed.under_way = filters.under_way.enter(limit, client, max);
             if passed.under_way.is_none() {
                 return Some(too_many(head, "too many requests at once", Duration::from_secs(1)));

@@ -123,6 +123,41 @@ fn only_those_are_let_in_who_may() {
 }
 
 #[test]
+fn the_paths_and_aliases_of_an_ingress_share_its_limits() {
+    let one = Echo::start("one");
+    let manifests = Manifests::empty();
+    let pairs = [
+        ("limit-rpm", "2"),
+        ("limit-burst-multiplier", "1"),
+        ("server-alias", "alias.example.com"),
+        ("enable-cors", "true"),
+        ("cors-allow-origin", "https://app.example.com"),
+    ];
+    let second = "      - path: /second\n        pathType: Prefix\n        \
+                  backend: {service: {name: one, port: {name: http}}}\n---\n";
+    let both = ingress("often", "often.example.com", "/first", "one", &all_annotated(&pairs));
+    let both = both.trim_end_matches("---\n").to_owned() + second;
+    manifests.write("all.yaml", &(service("one", &[&one]) + &both));
+    let plane = start(manifests);
+    let fields = from("203.0.113.1") + "Origin: https://app.example.com\r\n";
+    let get = |host: &str, path: &str| ask_with(plane.http, host, path, &fields);
+    let places = [
+        ("often.example.com", "/first"),
+        ("often.example.com", "/second"),
+        ("alias.example.com", "/first"),
+        ("alias.example.com", "/second"),
+    ];
+    let answers: Vec<_> = places.map(|(host, path)| get(host, path)).into();
+    let statuses: Vec<_> = answers.iter().map(|answer| answer.status).collect();
+    assert_eq!((statuses[0], statuses[3]), (200, 429), "{statuses:?}");
+    // A browser's page is shown the refusal.
+    for answer in &answers {
+        let told = answer.field("access-control-allow-origin");
+        assert_eq!(told, Some("https://app.example.com"), "{answer:?}");
+    }
+}
+
+#[test]
 fn what_is_cached_is_given_only_to_those_who_may_ask() {
     let (one, auth) = (Echo::start("one"), Echo::start("auth"));
     let manifests = Manifests::empty();
