@@ -150,7 +150,7 @@ pub fn compile(ingress: &Ingress, cluster: &Cluster) -> Compiled {
     compiler.manner = Arc::new(Manner::new(&annotations.options, tls));
     let closed = annotations.closed.clone().or(unverified);
     let policy = policy::policy(&mut compiler, &annotations.options, closed.as_deref());
-    compiler.claim_certificates();
+    compiler.claim_certificates(&annotations.options);
     compiler.claim_rules(&annotations.options, &policy);
     let mut compiled = compiler.compiled;
     compiled.warnings.sort();
@@ -476,11 +476,7 @@ impl<'a> Compiler<'a> {
 
     /// `www.` and without are one.
     fn claim_www(&mut self, host: &HostMatch, policy: &Arc<Policy>, rule: usize, index: usize) {
-        let HostMatch::Exact(host) = host else { return };
-        let other: Arc<str> = match host.strip_prefix("www.") {
-            Some(bare) => bare.into(),
-            None => format!("www.{host}").into(),
-        };
+        let (HostMatch::Exact(host), Some(other)) = (host, www_of(host)) else { return };
         let redirect =
             Redirect { status: 308, host: Some(Arc::clone(host)), ..Redirect::default() };
         let place = Place { host: HostMatch::Exact(other), path: PathMatch::Prefix("/".into()) };
@@ -516,6 +512,15 @@ pub fn host_match(host: &str) -> HostMatch {
         Some(suffix) => HostMatch::Wildcard(suffix.into()),
         None => HostMatch::Exact(host.into()),
     }
+}
+
+/// A host with `www.` before it, or without it.
+fn www_of(host: &HostMatch) -> Option<Arc<str>> {
+    let HostMatch::Exact(host) = host else { return None };
+    Some(match host.strip_prefix("www.") {
+        Some(bare) => bare.into(),
+        None => format!("www.{host}").into(),
+    })
 }
 
 fn with_aliases(host: &HostMatch, aliases: &[Arc<str>]) -> Vec<(Rank, HostMatch, String)> {
