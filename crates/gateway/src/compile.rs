@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use telaio_http_proxy::filter::template::{Leads, Template};
+use telaio_http_proxy::reach::is_local_name;
 use telaio_http_proxy::table::{
     Action, Age, BackendId, CanaryRule, HostMatch, PathMatch, Policy, Redirect, Rewrite,
     TlsRedirect, WeightedBackend,
@@ -49,6 +50,8 @@ pub struct Cluster {
     pub maps: BTreeMap<ObjectKey, Arc<ConfigMap>>,
     /// What somebody decided about an Ingress's routes, by Ingress and name.
     pub pauses: BTreeMap<ObjectKey, BTreeMap<ObjectKey, Arc<Override>>>,
+    /// Whether names may lead to the node itself.
+    pub local_targets: bool,
 }
 
 impl Cluster {
@@ -216,6 +219,15 @@ impl<'a> Compiler<'a> {
         let spec = BackendSpec::new(key, port, news, manner);
         if let Some(why) = spec.missing(news) {
             self.warn(Reason::BackendMissing, why);
+        }
+        let name = news.and_then(|news| news.service.external_name.as_deref());
+        if let Some(name) = name.filter(|it| is_local_name(it) && !self.cluster.local_targets) {
+            let message = format_args!(
+                "the service {} leads to {name}, which is the node itself or its link: that is not \
+                 served, as it would be published",
+                spec.service
+            );
+            self.warn(Reason::BackendMissing, message);
         }
         let id = spec.id.clone();
         if !self.compiled.backends.iter().any(|known| known.id == id) {

@@ -72,9 +72,11 @@ pub struct Filters {
 
 impl Filters {
     /// Filters that remember nothing yet. `store` tells which hosts share a certificate; without it no
-    /// connection is for another host.
-    pub fn new(store: Option<Arc<CertificateStore>>, https_port: u16) -> Self {
-        let client = Arc::new(Client::new(&Verify::Off));
+    /// connection is for another host. `local_targets` is whether servers of routes' choice may be the node
+    /// itself.
+    pub fn new(store: Option<Arc<CertificateStore>>, https_port: u16, local_targets: bool) -> Self {
+        let client = Client::new(&Verify::Off).leading(local_targets);
+        let client = Arc::new(client);
         Self {
             rates: Rates::default(),
             under_way: Arc::default(),

@@ -6,7 +6,7 @@ use crate::table::{
 };
 
 fn filters() -> Filters {
-    Filters::new(Some(Arc::new(CertificateStore::new().unwrap())), 443)
+    Filters::new(Some(Arc::new(CertificateStore::new().unwrap())), 443, true)
 }
 
 fn route(policy: Policy) -> RouteFilters {
@@ -244,7 +244,7 @@ fn a_connection_for_another_certificate_is_misdirected() {
         certificates: &certificates,
         default: None,
     });
-    let filters = Filters::new(Some(store), 443);
+    let filters = Filters::new(Some(store), 443, true);
     let route = route(Policy::default());
     let by = |name: Option<&str>| {
         let mut head = request();

@@ -9,7 +9,7 @@ use telaio_gateway::class::ClassSettings;
 use telaio_gateway::status::{LeaseTimes, StatusSettings};
 use telaio_source::SourceSpec;
 
-use super::worker::{AccessLogSettings, TraceSettings, WorkerSettings};
+use super::worker::{AccessLogSettings, Bounds, TraceSettings, WorkerSettings};
 use crate::cli::{AccessLogFormat, AccessLogTo, IngressArgs, IngressProcess, LogArgs};
 use crate::logging::LogFormat;
 use crate::state_dir::is_root;
@@ -42,7 +42,11 @@ impl IngressArgs {
             classless: self.classless_ingresses.unwrap_or(by_source),
             ..ClassSettings::default()
         };
-        GatewaySettings { class, default_certificate: self.default_tls_secret.clone() }
+        GatewaySettings {
+            class,
+            default_certificate: self.default_tls_secret.clone(),
+            local_targets: self.ingress_local_targets,
+        }
     }
 
     /// How the worker is to work.
@@ -60,8 +64,16 @@ impl IngressArgs {
             trusted_proxies: self.trusted_proxies.clone(),
             redirect_port: self.ssl_redirect_port,
             threads: self.threads(),
-            connections_max: self.ingress_connections_max,
-            body_bytes_per_s_min: self.ingress_body_rate_min,
+            bounds: Bounds {
+                connections_max: self.bounds.ingress_connections_max,
+                body_bytes_per_s_min: self.bounds.ingress_body_rate_min,
+                head_bytes_max: self.bounds.ingress_head_size,
+                head_timeout: self.bounds.ingress_head_timeout,
+                keep_alive: self.bounds.ingress_keep_alive,
+                cache_bytes_max: self.bounds.ingress_cache_size,
+                cache_entry_bytes_max: self.bounds.ingress_cache_entry_size,
+            },
+            local_targets: self.ingress_local_targets,
             drain: self.drain_timeout,
             cookie_secret: self.cookie_secret(state_dir)?,
             user: (self.own_process() && is_root()).then_some(self.ingress_user),

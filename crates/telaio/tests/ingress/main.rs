@@ -27,6 +27,7 @@ mod manage;
 mod operations;
 mod pages;
 mod protocols;
+mod reach;
 mod routes;
 mod shown;
 mod tools;
@@ -70,6 +71,8 @@ impl Ingress {
             "--http-listen=127.0.0.1:0",
             "--https-listen=127.0.0.1:0",
             "--ingress-threads=2",
+            // Servers of tests are on loopback.
+            "--ingress-local-targets",
             &process,
             "--drain-timeout=10s",
             source,
