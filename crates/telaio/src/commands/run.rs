@@ -130,7 +130,7 @@ async fn start(
     let ingress = match sockets {
         None => None,
         Some(sockets) => {
-            let told = told(&planned).await?;
+            let told = told(&planned, places.state_dir()).await?;
             let plane = start_ingress(&planned, &origin.view, told, sockets, places.state_dir())?;
             if !places.go(&plane, origin.supply.as_mut(), requests).await? {
                 plane.leave().await;
@@ -164,14 +164,16 @@ fn ports(args: &RunArgs, spec: &SourceSpec, places: &Places) -> Result<Ports, Co
     Ok(Ports::take(&args.listen, places.ports_to_come())?)
 }
 
-/// Who is told of the ingress' Ingresses.
+/// Who is told of the ingress' Ingresses. What all proxies of a cluster have in common is looked up there.
 #[cfg(unix)]
-async fn told(planned: &Planned<'_>) -> Result<Told, CommandError> {
+async fn told(planned: &Planned<'_>, state_dir: &Path) -> Result<Told, CommandError> {
+    let ingress = &planned.args.ingress;
     match planned.spec {
         SourceSpec::Kube(kubeconfig) => {
             let client = telaio_source::kube::client(kubeconfig.clone()).await;
             let client = client.map_err(|error| CommandError::BadInput(error.into()))?;
-            Ok(Told::start(client, planned.args.ingress.status_settings(&planned.node)))
+            ingress.share_cookie_secret(client.clone(), state_dir).await?;
+            Ok(Told::start(client, ingress.status_settings(&planned.node)))
         }
         SourceSpec::Dir(_) | SourceSpec::Brain(_) => Ok(Told::default()),
     }

@@ -17,6 +17,7 @@ mod certificates;
 mod choices;
 mod cluster;
 mod decisions;
+mod deployed;
 mod every;
 mod guards;
 mod handover;
