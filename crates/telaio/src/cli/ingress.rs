@@ -78,6 +78,11 @@ pub(crate) struct IngressArgs {
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
     pub(crate) drain_timeout: Duration,
 
+    /// Not to end when another agent has taken over, but to wait until told to: for pods, whose agent would
+    /// be started again and take everything back
+    #[arg(long)]
+    pub(crate) wait_after_takeover: bool,
+
     /// Where the proxy works
     #[arg(long, value_name = "WHERE", value_enum, default_value_t = IngressProcess::Auto)]
     pub(crate) ingress_process: IngressProcess,

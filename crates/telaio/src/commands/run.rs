@@ -103,8 +103,12 @@ pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandE
             if let Some(plane) = plane {
                 plane.drain().await;
             }
+            if matches!(outcome, Ok(Ended::TakenOver)) && args.ingress.wait_after_takeover {
+                tracing::info!("another agent serves; waiting to be told to end");
+                while !matches!(requests.next().await, Request::End(_)) {}
+            }
         }
-        outcome
+        outcome.map(|_| ())
     });
     // Tasks that wait for peers must not hold the end up.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -281,6 +285,15 @@ impl Origin {
     }
 }
 
+/// Why the agent ends.
+#[derive(Debug, Clone, Copy)]
+enum Ended {
+    /// Somebody asked for it, or all is done.
+    Asked,
+    /// Another has its work.
+    TakenOver,
+}
+
 /// Everything that runs, in the order in which it ends.
 struct Agent {
     /// None where no services are programmed.
@@ -427,7 +440,7 @@ impl Agent {
         requests: &mut Requests,
         settings: &mut Settings,
         logging: &Logging,
-    ) -> Result<(), CommandError> {
+    ) -> Result<Ended, CommandError> {
         #[cfg(unix)]
         let mut handover = self.handover.take();
         #[cfg(not(unix))]
@@ -435,10 +448,10 @@ impl Agent {
         let mut leave_at = None;
         loop {
             tokio::select! {
-                () = until(leave_at) => return Ok(()),
+                () = until(leave_at) => return Ok(Ended::Asked),
                 () = taken_over(&mut handover) => {
                     tracing::info!("another agent took over; ending when the requests that run have");
-                    return Ok(());
+                    return Ok(Ended::TakenOver);
                 }
                 request = requests.next() => match request {
                     Request::End(why) => {
@@ -449,13 +462,15 @@ impl Agent {
                             Some(delay) if leave_at.is_none() => {
                                 leave_at = Some(Instant::now() + delay);
                             }
-                            _ => return Ok(()),
+                            _ => return Ok(Ended::Asked),
                         }
                     }
                     Request::Reload(why) => self.reload(settings, logging, why),
                 },
                 event = self.feeder.next_event() => match event {
-                    FeederEvent::FirstState if self.once.is_some() => return self.finish_once(),
+                    FeederEvent::FirstState if self.once.is_some() => {
+                        return self.finish_once().map(|()| Ended::Asked);
+                    }
                     FeederEvent::FirstState => tracing::info!("the first state is complete"),
                     FeederEvent::Failed(error) => {
                         return Err(CommandError::failed(format!("the backend ended: {error}")));
