@@ -134,6 +134,9 @@ impl Annotations {
                     (outcome, row.guard)
                 }
             }
+            (_, Some(refused)) if is_nginx && refused.taken == Some(text.trim()) => {
+                (Outcome::Honoured, false)
+            }
             (_, Some(refused)) if is_nginx => {
                 let message = format!("it is refused: {}; use {}", refused.why, refused.instead);
                 (Outcome::Refused(message), false)

@@ -257,16 +257,26 @@ fn decide(
         }
         return None;
     };
-    // A default backend or an alias gives way without a word: that is what they are.
-    let same = |it: &Claim| it.ingress == winner.ingress && it.action == winner.action;
-    let losers = losers.iter().filter(|it| it.rank == Rank::Rule && it.rank == winner.rank);
+    // A default backend or an alias gives way to what is better without a word: that is what they are.
+    // And who redirects `www.` is the same to everybody.
+    let same = |it: &Claim| {
+        let redirected = it.rank == Rank::Alias && matches!(it.action, Action::Redirect(_));
+        it.action == winner.action && (it.ingress == winner.ingress || redirected)
+    };
+    let losers = losers.iter().filter(|it| it.rank == winner.rank);
     for claim in losers.filter(|it| !same(it)) {
         let whose = if winner.ingress == claim.ingress {
             "an earlier rule of this Ingress has it".to_owned()
         } else {
             format!("the older Ingress {} has it", winner.ingress)
         };
-        let message = format!("{} is not served as asked for here: {whose}", claim.place_text());
+        let what = match claim.rank {
+            Rank::Rule => "",
+            Rank::Alias => " as an alias",
+            Rank::Default => " by the default backend",
+        };
+        let message =
+            format!("{} is not served{what} as asked for here: {whose}", claim.place_text());
         warn(claim, Reason::Conflict, message);
     }
     let mut policy = Arc::clone(&winner.policy);

@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use telaio_http_proxy::filter::template::{Leads, Template};
+use telaio_http_proxy::reach::is_local_name;
 use telaio_http_proxy::table::{
     Action, Age, BackendId, CanaryRule, HostMatch, PathMatch, Policy, Redirect, Rewrite,
     TlsRedirect, WeightedBackend,
@@ -49,6 +50,8 @@ pub struct Cluster {
     pub maps: BTreeMap<ObjectKey, Arc<ConfigMap>>,
     /// What somebody decided about an Ingress's routes, by Ingress and name.
     pub pauses: BTreeMap<ObjectKey, BTreeMap<ObjectKey, Arc<Override>>>,
+    /// Whether names may lead to the node itself.
+    pub local_targets: bool,
 }
 
 impl Cluster {
@@ -150,7 +153,7 @@ pub fn compile(ingress: &Ingress, cluster: &Cluster) -> Compiled {
     compiler.manner = Arc::new(Manner::new(&annotations.options, tls));
     let closed = annotations.closed.clone().or(unverified);
     let policy = policy::policy(&mut compiler, &annotations.options, closed.as_deref());
-    compiler.claim_certificates();
+    compiler.claim_certificates(&annotations.options);
     compiler.claim_rules(&annotations.options, &policy);
     let mut compiled = compiler.compiled;
     compiled.warnings.sort();
@@ -216,6 +219,15 @@ impl<'a> Compiler<'a> {
         let spec = BackendSpec::new(key, port, news, manner);
         if let Some(why) = spec.missing(news) {
             self.warn(Reason::BackendMissing, why);
+        }
+        let name = news.and_then(|news| news.service.external_name.as_deref());
+        if let Some(name) = name.filter(|it| is_local_name(it) && !self.cluster.local_targets) {
+            let message = format_args!(
+                "the service {} leads to {name}, which is the node itself or its link: that is not \
+                 served, as it would be published",
+                spec.service
+            );
+            self.warn(Reason::BackendMissing, message);
         }
         let id = spec.id.clone();
         if !self.compiled.backends.iter().any(|known| known.id == id) {
@@ -476,11 +488,7 @@ impl<'a> Compiler<'a> {
 
     /// `www.` and without are one.
     fn claim_www(&mut self, host: &HostMatch, policy: &Arc<Policy>, rule: usize, index: usize) {
-        let HostMatch::Exact(host) = host else { return };
-        let other: Arc<str> = match host.strip_prefix("www.") {
-            Some(bare) => bare.into(),
-            None => format!("www.{host}").into(),
-        };
+        let (HostMatch::Exact(host), Some(other)) = (host, www_of(host)) else { return };
         let redirect =
             Redirect { status: 308, host: Some(Arc::clone(host)), ..Redirect::default() };
         let place = Place { host: HostMatch::Exact(other), path: PathMatch::Prefix("/".into()) };
@@ -516,6 +524,15 @@ pub fn host_match(host: &str) -> HostMatch {
         Some(suffix) => HostMatch::Wildcard(suffix.into()),
         None => HostMatch::Exact(host.into()),
     }
+}
+
+/// A host with `www.` before it, or without it.
+fn www_of(host: &HostMatch) -> Option<Arc<str>> {
+    let HostMatch::Exact(host) = host else { return None };
+    Some(match host.strip_prefix("www.") {
+        Some(bare) => bare.into(),
+        None => format!("www.{host}").into(),
+    })
 }
 
 fn with_aliases(host: &HostMatch, aliases: &[Arc<str>]) -> Vec<(Rank, HostMatch, String)> {

@@ -27,6 +27,8 @@ pub struct GatewaySettings {
     pub class: ClassSettings,
     /// The secret with the certificate for hosts that have none.
     pub default_certificate: Option<ObjectKey>,
+    /// Whether `ExternalName` services may lead to the node itself: no warning then.
+    pub local_targets: bool,
 }
 
 /// What a set of events changes.
@@ -94,7 +96,8 @@ impl Gateway {
     /// A gateway that knows nothing yet.
     pub fn new(settings: GatewaySettings) -> Self {
         let tls = HostTls::new(settings.default_certificate.clone());
-        Self { settings, tls, ..Self::default() }
+        let cluster = Cluster { local_targets: settings.local_targets, ..Cluster::default() };
+        Self { settings, tls, cluster, ..Self::default() }
     }
 
     /// Somebody's decision to pause what has this host and path of an Ingress.

@@ -13,6 +13,7 @@ mod addresses;
 mod events;
 mod lease;
 mod rest;
+mod secret;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -35,6 +36,7 @@ use events::EventWriter;
 use lease::Elector;
 pub use lease::{LEASE_NAME, LeaseTimes};
 use rest::{Rest, RestError};
+pub use secret::{COOKIE_SECRET_NAME, SharedSecretError, shared_secret};
 
 /// How many warnings may wait; what is beyond is in the log only.
 const WARNINGS_MAX: usize = 1_000;

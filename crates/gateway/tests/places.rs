@@ -294,3 +294,82 @@ async fn the_longest_path_wins_whether_or_not_it_is_an_expression() {
         assert_eq!(meets(world.route("a.example.com", path)), backend, "{path}");
     }
 }
+
+#[tokio::test]
+async fn hosts_that_annotations_add_are_served_with_the_certificate_that_is_for_them() {
+    let names = ["a.example.com", "www.a.example.com", "*.alias.example.com"];
+    let made = rcgen::generate_simple_self_signed(names.map(str::to_owned)).unwrap();
+    let pairs = [
+        ("server-alias", "shop.alias.example.com,b.example.com,WWW.alias.example.com"),
+        ("from-to-www-redirect", "true"),
+    ];
+    let web = aged("web", "/", "one", YOUNG, &annotated(&pairs));
+    let entry = "hosts: [a.example.com], secretName: mine";
+    let base = services() + &foreign(&services()) + &certificate("mine", &made);
+    let mut world = World::of(&(base.clone() + &with_tls(&web, entry))).await;
+    let added = ["www.a.example.com", "shop.alias.example.com", "www.alias.example.com"];
+    for host in ["a.example.com"].iter().chain(&added) {
+        assert_eq!(served_by(&world, host), ["shop/mine"], "{host}");
+    }
+    assert_eq!(served_by(&world, "b.example.com"), Vec::<String>::new(), "it is not for that host");
+    assert!(world.warnings.is_empty(), "{:?}", world.warnings);
+    // Who names the host comes first, as with every name that a certificate merely has.
+    let theirs = rcgen::generate_simple_self_signed(["www.a.example.com".to_owned()]).unwrap();
+    let named = ingress("named", "www.a.example.com", "/", "one", "");
+    let named = foreign(&with_tls(&named, "hosts: [www.a.example.com], secretName: theirs"));
+    let theirs = foreign(&certificate("theirs", &theirs));
+    world.load(&(base.clone() + &with_tls(&web, entry) + &named + &theirs)).await;
+    assert_eq!(served_by(&world, "www.a.example.com"), ["evil/theirs"]);
+    // Without the annotations nothing is claimed but what is named.
+    let bare = with_tls(&aged("web", "/", "one", YOUNG, ""), entry);
+    world.load(&(base + &bare)).await;
+    assert_eq!(served_by(&world, "a.example.com"), ["shop/mine"]);
+    assert_eq!(served_by(&world, "www.a.example.com"), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn of_two_default_backends_or_aliases_the_younger_hears_that_it_is_not_served() {
+    let default = |name: &str, service: &str, created: &str| {
+        format!(
+            "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata:\n  name: {name}\n  namespace: \
+             shop\n  creationTimestamp: {created}\nspec:\n  defaultBackend: {{service: {{name: \
+             {service}, port: {{number: 80}}}}}}\n---\n"
+        )
+    };
+    let young = default("young", "two", YOUNG);
+    let mut world = World::of(&(services() + &default("old", "one", OLD) + &young)).await;
+    assert_eq!(meets(world.served("z.example.com", "/x").as_deref()), "shop/one:80");
+    let told = "Conflict: */ is not served by the default backend as asked for here: the older Ingress \
+                shop/old has it";
+    assert_eq!(world.warned("shop/young"), [told]);
+    assert!(world.warned("shop/old").is_empty());
+    world.load(&(services() + &young)).await;
+    assert_eq!(meets(world.served("z.example.com", "/x").as_deref()), "shop/two:80");
+    assert!(world.warnings.is_empty(), "{:?}", world.warnings);
+    // To a rule a default backend gives way without a word.
+    let rule = ingress("rule", "a.example.com", "/", "one", "");
+    let own = rule.replace("name: rule", "name: own").replace(
+        "spec:\n",
+        "spec:\n  defaultBackend: {service: {name: three, port: {number: 80}}}\n",
+    );
+    world.load(&(services() + &rule + &own.replace("path: /", "path: /own"))).await;
+    assert!(world.warnings.is_empty(), "{:?}", world.warnings);
+
+    let alias = |name: &str, created: &str, service: &str, pairs: &[(&str, &str)]| {
+        let more = format!("  creationTimestamp: {created}\n{}", annotated(pairs));
+        ingress(name, &format!("{name}.example.com"), "/", service, &more)
+    };
+    let wanted = [("server-alias", "x.example.com")];
+    let both = alias("old", OLD, "one", &wanted) + &alias("young", YOUNG, "two", &wanted);
+    let world = World::of(&(services() + &both)).await;
+    assert_eq!(meets(world.served("x.example.com", "/").as_deref()), "shop/one:80");
+    let told = "Conflict: x.example.com/ is not served as an alias as asked for here: the older Ingress \
+                shop/old has it";
+    assert_eq!(world.warned("shop/young"), [told]);
+    assert!(world.warned("shop/old").is_empty());
+    // Two that redirect the same to the same want nothing of each other.
+    let www = annotated(&[("from-to-www-redirect", "true")]);
+    let both = aged("old", "/", "one", OLD, &www) + &aged("young", "/y", "two", YOUNG, &www);
+    let world = World::of(&(services() + &both)).await;
+    assert!(world.warnings.is_empty(), "{:?}", world.warnings);
+}

@@ -72,9 +72,11 @@ pub struct Filters {
 
 impl Filters {
     /// Filters that remember nothing yet. `store` tells which hosts share a certificate; without it no
-    /// connection is for another host.
-    pub fn new(store: Option<Arc<CertificateStore>>, https_port: u16) -> Self {
-        let client = Arc::new(Client::new(&Verify::Off));
+    /// connection is for another host. `local_targets` is whether servers of routes' choice may be the node
+    /// itself.
+    pub fn new(store: Option<Arc<CertificateStore>>, https_port: u16, local_targets: bool) -> Self {
+        let client = Client::new(&Verify::Off).leading(local_targets);
+        let client = Arc::new(client);
         Self {
             rates: Rates::default(),
             under_way: Arc::default(),
@@ -144,6 +146,8 @@ pub struct RouteFilters {
     /// Whether there is anything to check.
     any: bool,
     id: Arc<str>,
+    /// Whose limits they are: the routes of one owner share them.
+    owner: Arc<str>,
     policy: Arc<Policy>,
     rates: Vec<RateFilter>,
     cors: Option<Box<CorsFilter>>,
@@ -190,6 +194,7 @@ impl RouteFilters {
         let filters = Self {
             any,
             id: Arc::clone(&route.id),
+            owner: Arc::clone(if route.age.name.is_empty() { &route.id } else { &route.age.name }),
             policy: Arc::clone(policy),
             rates,
             cors: policy.cors.as_ref().map(|own| Box::new(CorsFilter::new(own))),
@@ -238,7 +243,7 @@ impl RouteFilters {
             if except.iter().any(|range| range.contains(&client.to_canonical())) {
                 continue;
             }
-            let limit = filters.hasher.hash_one((&*self.id, rate.limit));
+            let limit = filters.hasher.hash_one((&*self.owner, rate.limit));
             if let Err(wait) = filters.rates.take(limit, rate.pace, client, filters.now_ns()) {
                 return Some(too_many(head, "too many requests", wait));
             }
@@ -246,7 +251,7 @@ impl RouteFilters {
         let exempt = &self.policy.connections_except;
         let exempt = exempt.iter().any(|range| range.contains(&client.to_canonical()));
         if let Some(max) = self.policy.connections_max.filter(|_| !exempt) {
-            let limit = filters.hasher.hash_one((&*self.id, "under way"));
+            let limit = filters.hasher.hash_one((&*self.owner, "under way"));
             passed.under_way = filters.under_way.enter(limit, client, max);
             if passed.under_way.is_none() {
                 return Some(too_many(head, "too many requests at once", Duration::from_secs(1)));
@@ -342,7 +347,7 @@ impl RouteFilters {
         edit(&self.policy.headers.request, &mut head.headers);
     }
 
-    /// Edits the head that goes to the client, whoever made it: backend, cache or ourselves.
+    /// Edits the head that goes to the client from a backend or the cache.
     pub fn edit_response(
         &self,
         passed: &Passed,
@@ -358,6 +363,19 @@ impl RouteFilters {
             }
         }
         edit(&self.policy.headers.response, &mut response.headers);
+    }
+
+    /// Edits an answer of ours likewise: a browser shows its page no refusal without the fields of CORS,
+    /// not even the status.
+    pub fn edit_own(&self, request: &RequestHead, mut reply: Reply) -> Reply {
+        let response = &mut reply.head;
+        // What a browser asked before has its fields already, and more than other answers have.
+        let answered = response.status == StatusCode::NO_CONTENT && cors::is_preflight(request);
+        if let Some(cors) = self.cors.as_ref().filter(|_| !answered) {
+            cors.edit(request, response);
+        }
+        edit(&self.policy.headers.response, &mut response.headers);
+        reply
     }
 }
 

@@ -46,6 +46,7 @@ mod idle;
 mod pace;
 pub mod proxy;
 pub mod proxy_protocol;
+pub mod reach;
 pub mod reply;
 pub mod router;
 pub mod server;

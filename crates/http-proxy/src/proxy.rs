@@ -57,8 +57,8 @@ impl HttpProxy {
     /// A proxy without routes.
     pub fn new(settings: ProxySettings) -> Self {
         Self {
-            upstreams: Arc::new(Upstreams::new(settings.cookie_secret)),
-            filters: Filters::new(None, settings.https_port),
+            upstreams: Arc::new(Upstreams::new(settings.cookie_secret, settings.local_targets)),
+            filters: Filters::new(None, settings.https_port, settings.local_targets),
             tls: None,
             traces: None,
             settings,
@@ -88,7 +88,8 @@ impl HttpProxy {
     /// With TLS: certificates and what hosts ask of clients follow the table too.
     #[must_use]
     pub fn with_tls(mut self, tls: Arc<TlsAcceptor>) -> Self {
-        self.filters = Filters::new(Some(tls.store().clone()), self.settings.https_port);
+        let ProxySettings { https_port, local_targets, .. } = self.settings;
+        self.filters = Filters::new(Some(tls.store().clone()), https_port, local_targets);
         self.tls = Some(tls);
         self
     }

@@ -28,6 +28,7 @@ pub use connect::{Connection, UpstreamStream};
 
 use crate::balance::{LoadBalancer, StickyKey};
 use crate::clock;
+use crate::reach;
 use crate::table::{Backend, BackendId, TableChange, UpstreamProtocol};
 use crate::tls::{self, Verify, upstream::Offer};
 
@@ -59,10 +60,14 @@ pub struct Upstream {
     tls: ArcSwapOption<Result<tls::UpstreamTls, String>>,
     /// Somebody may get a connection now.
     freed: Notify,
+    /// Whether names may lead to the node itself.
+    local_targets: bool,
+    /// It was said that one does.
+    told: AtomicBool,
 }
 
 impl Upstream {
-    fn new(id: BackendId, secret: [u8; 32]) -> Self {
+    fn new(id: BackendId, secret: [u8; 32], local_targets: bool) -> Self {
         let key = StickyKey { secret, backend: id.0.clone() };
         let settings = Backend::new(id.as_str(), Vec::new());
         Self {
@@ -77,6 +82,15 @@ impl Upstream {
             era: AtomicU32::new(0),
             tls: ArcSwapOption::empty(),
             freed: Notify::new(),
+            local_targets,
+            told: AtomicBool::new(false),
+        }
+    }
+
+    /// Says once that an endpoint's name may not lead where it does.
+    fn tell(&self, error: &std::io::Error) {
+        if reach::is_refusal(error) && !self.told.swap(true, Relaxed) {
+            tracing::warn!(backend = %self.id, %error, "its requests are answered with 502");
         }
     }
 
@@ -153,12 +167,14 @@ fn compile_tls(backend: &Backend) -> Option<Result<tls::UpstreamTls, String>> {
 pub struct Upstreams {
     by_id: RwLock<HashMap<BackendId, Arc<Upstream>>>,
     secret: [u8; 32],
+    local_targets: bool,
 }
 
 impl Upstreams {
-    /// None; `secret` is what sticky cookies are made with, the same on all replicas.
-    pub fn new(secret: [u8; 32]) -> Self {
-        Self { by_id: RwLock::default(), secret }
+    /// None; `secret` is what sticky cookies are made with, the same on all replicas, and
+    /// `local_targets` whether names may lead to the node itself.
+    pub fn new(secret: [u8; 32], local_targets: bool) -> Self {
+        Self { by_id: RwLock::default(), secret, local_targets }
     }
 
     /// A backend, made without endpoints if it is not there.
@@ -167,7 +183,7 @@ impl Upstreams {
             return there;
         }
         let mut by_id = self.by_id.write();
-        let new = || Arc::new(Upstream::new(id.clone(), self.secret));
+        let new = || Arc::new(Upstream::new(id.clone(), self.secret, self.local_targets));
         by_id.entry(id.clone()).or_insert_with(new).clone()
     }
 

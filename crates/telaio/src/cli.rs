@@ -20,6 +20,7 @@ mod admin;
 #[cfg(unix)]
 mod ingress;
 #[cfg(unix)]
+mod ingress_bounds;
 mod ingress_watch;
 #[cfg(target_os = "linux")]
 mod pods;

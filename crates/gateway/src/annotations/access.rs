@@ -100,10 +100,14 @@ pub(super) const ROWS: &[Row] = &[
         "a URL; $host, and behind its host $request_uri, $http_NAME and $cookie_NAME may stand in it",
         "Another service decides: it is asked with the request's headers, and only if it answers with \
          a status of 2xx may the request go on. With $host as its host, only rules of one host, without a \
-         wildcard, let anybody in: elsewhere whoever asks would choose the service.",
+         wildcard, let anybody in: elsewhere whoever asks would choose the service. The node itself is \
+         asked only with --ingress-local-targets.",
         |text, options| set(&mut options.forward_auth.url, asked_url(text)),
     )
-    .but("$http_host cannot stand in its host, for its port is the client's choice")
+    .but(
+        "$http_host cannot stand in its host, for its port is the client's choice, and loopback and \
+         link-local addresses are not asked unless the operator lets them be",
+    )
     .guard(),
     Row::both(
         "auth-method",

@@ -20,6 +20,11 @@ Secrets and ConfigMaps must be in the Ingress's own namespace. Of Secrets only t
 `kubernetes.io/tls`, and the entries `auth` and `ca.crt` of those of type `Opaque`, are ever kept;
 ConfigMaps only if they have the label `telaio.dev/config`.
 
+What ingress-nginx's ConfigMap sets for all Ingresses is not read; what there is of it here is a flag
+(docs/ingress.md). One thing that it does unasked is not done: it sends `Strict-Transport-Security:
+max-age=31536000; includeSubDomains` with every answer by TLS. Ingresses whose clients shall go on getting it
+name a ConfigMap with that header in `custom-headers`.
+
 This page is printed from the table that the annotations are read with; a test keeps it so.
 ";
 
@@ -40,7 +45,9 @@ pub fn docs_page() -> String {
     let mut refused = REFUSED.to_vec();
     refused.sort_by_key(|refused| refused.name);
     for row in refused {
-        let _ = writeln!(page, "| `{}` | {} | {} |", row.name, cell(row.why), cell(row.instead));
+        let taken = row.taken.map_or_else(String::new, |value| format!(" (`{value}` is taken)"));
+        let (why, instead) = (cell(row.why), cell(row.instead));
+        let _ = writeln!(page, "| `{}`{taken} | {why} | {instead} |", row.name);
     }
     let _ = write!(
         page,

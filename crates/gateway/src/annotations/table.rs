@@ -90,11 +90,19 @@ pub struct Refused {
     pub why: &'static str,
     /// What to do instead.
     pub instead: &'static str,
+    /// The value that asks for what is so anyway, and is taken.
+    pub taken: Option<&'static str>,
 }
 
 impl Refused {
     const fn new(name: &'static str, why: &'static str, instead: &'static str) -> Self {
-        Self { name, why, instead }
+        Self { name, why, instead, taken: None }
+    }
+
+    /// The same, but for a value that asks for what is so anyway.
+    const fn but_for(mut self, value: &'static str) -> Self {
+        self.taken = Some(value);
+        self
     }
 }
 
@@ -135,6 +143,7 @@ const NEEDLESS: &[Row] = &[
     Row::needless("enable-opentracing", TRACED),
     Row::needless("enable-rewrite-log", "`telaio trace --url` shows what a request meets"),
     Row::needless("http2-push-preload", "browsers have removed HTTP/2 push"),
+    Row::needless("opentelemetry-operation-name", "spans are called by the request's method"),
     Row::needless("opentelemetry-trust-incoming-span", TRACED),
     Row::needless("opentracing-trust-incoming-span", TRACED),
     Row::needless("preserve-trailing-slash", "redirects keep the path as it is"),
@@ -216,12 +225,14 @@ pub const REFUSED: &[Refused] = &[
         "satisfy",
         "all conditions must hold: an address alone does not replace a password",
         "two Ingresses with a path each",
-    ),
+    )
+    .but_for("all"),
     Refused::new(
         "enable-global-auth",
         "there is no authentication for all Ingresses at once",
         "auth-url on each Ingress that needs it",
-    ),
+    )
+    .but_for("false"),
     Refused::new(
         "upstream-hash-by-subset",
         "a hash leads to one endpoint, not to a group",

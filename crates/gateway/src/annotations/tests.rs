@@ -301,6 +301,18 @@ fn any_bytes_can_be_annotations() {
 }
 
 #[test]
+fn a_refused_annotation_that_asks_for_what_is_so_anyway_is_taken() {
+    for (name, value, other) in [("satisfy", "all", "any"), ("enable-global-auth", "false", "true")]
+    {
+        assert_eq!(nginx(name, value).findings[0].outcome, Outcome::Honoured, "{name}");
+        let refused = nginx(name, other).findings[0].outcome.clone();
+        assert!(matches!(refused, Outcome::Refused(_)), "{name}: {refused:?}");
+    }
+    let named = nginx("opentelemetry-operation-name", "HTTP $request_method");
+    assert!(!named.findings[0].outcome.is_warning());
+}
+
+#[test]
 fn the_page_of_annotations_is_printed_from_the_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/annotations.md");
     if std::env::var_os("TELAIO_WRITE_DOCS").is_some() {

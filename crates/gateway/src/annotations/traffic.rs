@@ -68,7 +68,8 @@ pub(super) const ROWS: &[Row] = &[
     Row::both(
         "enable-cors",
         "true or false",
-        "Cross-origin requests are answered here.",
+        "Cross-origin requests are answered here, and every answer has the fields that a browser asks for: \
+         refusals and errors of the proxy, too.",
         |text, options| set_flag(text, &mut options.cors.on),
     ),
     Row::both(
@@ -132,7 +133,8 @@ pub(super) const ROWS: &[Row] = &[
     Row::both(
         "limit-rps",
         "a number",
-        "How many requests a second one client may send; more are answered with 429.",
+        "How many requests a second one client may send to this Ingress, all its paths and aliases \
+         together; more are answered with 429.",
         |text, options| set(&mut options.limits.per_second, values::number(text, 1, LIMIT_MAX)),
     )
     .but("429 instead of 503"),
@@ -178,7 +180,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::both(
         "custom-headers",
         "name or namespace/name of a ConfigMap of the same namespace",
-        "Headers that answers get.",
+        "Headers that answers get, also those of the proxy itself.",
         |text, options| set(&mut options.response_headers, values::object_name(text)),
     )
     .but("the ConfigMap needs the label telaio.dev/config and must be in the Ingress's own namespace"),
@@ -218,7 +220,7 @@ pub(super) const ROWS: &[Row] = &[
         "mirror-target",
         "a URL; $request_uri may stand at its end",
         "Copies of requests are sent there, and their answers thrown away. A URL without a path gets the \
-         request's own path and query.",
+         request's own path and query. The node itself gets none without --ingress-local-targets.",
         |text, options| {
             let (target, whole) = match text.strip_suffix("$request_uri") {
                 Some(target) => (target.trim_end_matches('/'), "$request_uri"),

@@ -134,7 +134,8 @@ pub(super) const ROWS: &[Row] = &[
     Row::both(
         "affinity",
         "cookie",
-        "A client stays with its endpoint, by a signed cookie.",
+        "A client stays with its endpoint, by a signed cookie. Which proxy it comes by does not matter \
+         where all have the same secret (docs/ingress.md).",
         |text, options| match text {
             "cookie" => {
                 options.sticky.on = true;

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use telaio_http_proxy::table::{BackendId, HostMatch};
 use telaio_model::ObjectKey;
 
-use super::{Compiler, Need, TlsClaim, host_match};
+use super::{Compiler, Need, TlsClaim, host_match, www_of};
+use crate::annotations::Options;
 use crate::certificates;
 use crate::host_tls::Named;
 use crate::warning::Reason;
 
 impl Compiler<'_> {
-    pub(super) fn claim_certificates(&mut self) {
+    pub(super) fn claim_certificates(&mut self, options: &Options) {
         let mut whole = Vec::new();
+        let mut partly = Vec::new();
         for entry in &self.ingress.tls {
             let Some(name) = entry.secret.as_ref().filter(|name| !name.is_empty()) else {
                 continue;
@@ -40,10 +42,34 @@ impl Compiler<'_> {
             for host in &entry.hosts {
                 self.claim_tls(host.to_ascii_lowercase().into(), Named::ByIngress, &secret);
             }
+            partly.push(secret);
         }
         // Behind what is named: of two entries for a host the first counts.
         for secret in whole {
             self.claim_names(&secret);
+        }
+        for secret in partly {
+            self.claim_further_hosts(options, &secret);
+        }
+    }
+
+    /// Claims the hosts that annotations add to those of the rules, as far as a certificate is for them:
+    /// no entry can be expected to name them.
+    fn claim_further_hosts(&mut self, options: &Options, secret: &ObjectKey) {
+        let Some(certificate) = self.cluster.tls.get(secret) else { return };
+        let hosts = self.ingress.rules.iter().filter_map(|rule| rule.host.as_deref());
+        let www = hosts.map(host_match).filter_map(|host| www_of(&host));
+        let www = www.filter(|_| options.www_redirect);
+        let further: Vec<Arc<str>> = options.aliases.iter().cloned().chain(www).collect();
+        if further.is_empty() {
+            return;
+        }
+        let names = certificates::names(&certificate.certificate);
+        let known: BTreeSet<HostMatch> = names.iter().map(|name| host_match(name)).collect();
+        for host in further.iter().map(|host| host.to_ascii_lowercase()) {
+            if is_covered(&host_match(&host), &known) {
+                self.claim_tls(host.into(), Named::ByCertificate, secret);
+            }
         }
     }
 
@@ -55,9 +81,7 @@ impl Compiler<'_> {
         let known: BTreeSet<HostMatch> = names.iter().map(|name| host_match(name)).collect();
         let hosts = self.ingress.rules.iter().filter_map(|rule| rule.host.as_deref());
         for host in hosts.map(str::to_ascii_lowercase) {
-            let matched = host_match(&host);
-            let wildcard = wildcard_of(&matched);
-            if known.contains(&matched) || wildcard.is_some_and(|it| known.contains(&it)) {
+            if is_covered(&host_match(&host), &known) {
                 self.claim_tls(host.into(), Named::ByIngress, secret);
             }
         }
@@ -86,6 +110,11 @@ impl Compiler<'_> {
         }
         self.compiled.passthrough.push((host.to_string().into(), backend.clone()));
     }
+}
+
+/// Whether a certificate of these names is for a host.
+fn is_covered(host: &HostMatch, names: &BTreeSet<HostMatch>) -> bool {
+    names.contains(host) || wildcard_of(host).is_some_and(|it| names.contains(&it))
 }
 
 /// The wildcard that has a host, which is one label longer.

@@ -16,8 +16,8 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
 
+use crate::reach;
 use crate::tls::upstream::{Offer, UpstreamTls, UpstreamTlsError, Verify};
 
 /// Idle connections that are kept for each address.
@@ -58,6 +58,8 @@ pub struct Client {
     /// `None` if rustls refused its settings; then https cannot be asked.
     tls: Option<Arc<UpstreamTls>>,
     idle: Mutex<HashMap<String, Vec<(Sender, Instant)>>>,
+    /// Whether the node itself may be asked.
+    local: bool,
 }
 
 impl Client {
@@ -65,7 +67,14 @@ impl Client {
     pub fn new(verify: &Verify) -> Self {
         let tls = UpstreamTls::new(verify, Offer::Http1, None).map(Arc::new);
         let tls = tls.map_err(|error| tracing::error!(%error, "https cannot be asked")).ok();
-        Self { tls, idle: Mutex::default() }
+        Self { tls, idle: Mutex::default(), local: true }
+    }
+
+    /// The same that asks the node itself, and what is on its link, only if it may.
+    #[must_use]
+    pub fn leading(mut self, local: bool) -> Self {
+        self.local = local;
+        self
     }
 
     /// Asks, and reads the answer whole.
@@ -177,7 +186,7 @@ impl Client {
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
         let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
         let failed = |error| ClientError::Connect(key.to_owned(), error);
-        let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
+        let stream = reach::connect(host, port, self.local).await.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
         if https {
             // Bounded by the caller's time-out as well.

@@ -67,10 +67,7 @@ impl CorsFilter {
 
     /// The answer to a browser's question, if the request is one.
     pub fn preflight(&self, head: &RequestHead) -> Option<Reply> {
-        let asks = head.method == Method::OPTIONS
-            && head.headers.contains(Known::Origin)
-            && head.headers.contains(Known::AccessControlRequestMethod);
-        if !asks {
+        if !is_preflight(head) {
             return None;
         }
         let mut reply = Reply::empty(StatusCode::NO_CONTENT);
@@ -116,6 +113,13 @@ impl CorsFilter {
         }
         true
     }
+}
+
+/// Whether a request is a browser's question.
+pub fn is_preflight(head: &RequestHead) -> bool {
+    head.method == Method::OPTIONS
+        && head.headers.contains(Known::Origin)
+        && head.headers.contains(Known::AccessControlRequestMethod)
 }
 
 const ALLOW: &str = "access-control-allow-";

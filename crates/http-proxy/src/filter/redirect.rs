@@ -75,7 +75,9 @@ impl RedirectFilter {
             (None, Some(prefix)) => replace_prefix(&matching_form(head.path()), matched, prefix),
             (None, None) => head.path().to_owned(),
         };
-        let query = head.query().map(|query| format!("?{query}")).unwrap_or_default();
+        // A path that is written out is all that there is to it.
+        let query = head.query().filter(|_| settings.path.is_none());
+        let query = query.map(|query| format!("?{query}")).unwrap_or_default();
         format!("{scheme}://{host}{}{path}{query}", port.unwrap_or_default())
     }
 }

@@ -6,7 +6,7 @@ use crate::table::{
 };
 
 fn filters() -> Filters {
-    Filters::new(Some(Arc::new(CertificateStore::new().unwrap())), 443)
+    Filters::new(Some(Arc::new(CertificateStore::new().unwrap())), 443, true)
 }
 
 fn route(policy: Policy) -> RouteFilters {
@@ -148,6 +148,41 @@ fn requests_at_once_are_counted_as_long_as_they_last() {
 }
 
 #[test]
+fn the_paths_of_one_ingress_share_its_limits() {
+    let of = |ingress: &str, id: &str, policy: Policy| {
+        let path = PathMatch::Prefix("/".into());
+        let mut route = Route::forward(id, HostMatch::Any, path, BackendId::new("n/s:80"));
+        route.age.name = ingress.into();
+        route.policy = Arc::new(policy);
+        RouteFilters::new(&route).0
+    };
+    let rate = |burst| Policy {
+        rates: vec![RateLimit {
+            requests: 1,
+            per: Duration::from_hours(1),
+            burst,
+            except: Vec::new(),
+        }],
+        ..Policy::default()
+    };
+    let filters = filters();
+    let paths = [of("n/i", "n/i/0/0", rate(1)), of("n/i", "n/i/0/1@alias", rate(1))];
+    assert_eq!(status(&paths[0], &filters, &request()), None);
+    assert_eq!(status(&paths[1], &filters, &request()), None, "the second of two");
+    for path in &paths {
+        assert_eq!(status(path, &filters, &request()), Some(429));
+    }
+    assert_eq!(status(&of("n/other", "n/other/0/0", rate(1)), &filters, &request()), None);
+
+    let one = || Policy { connections_max: Some(1), ..Policy::default() };
+    let mut held = Passed::default();
+    let first = of("n/few", "n/few/0/0", one());
+    assert!(matches!(first.check(&filters, &request(), &mut held), Next::Go));
+    assert_eq!(status(&of("n/few", "n/few/1/0", one()), &filters, &request()), Some(429));
+    assert_eq!(status(&of("n/many", "n/many/0/0", one()), &filters, &request()), None);
+}
+
+#[test]
 fn who_is_excepted_may_have_as_many_at_once_as_it_likes() {
     let policy = Policy {
         connections_max: Some(1),
@@ -209,7 +244,7 @@ fn a_connection_for_another_certificate_is_misdirected() {
         certificates: &certificates,
         default: None,
     });
-    let filters = Filters::new(Some(store), 443);
+    let filters = Filters::new(Some(store), 443, true);
     let route = route(Policy::default());
     let by = |name: Option<&str>| {
         let mut head = request();

@@ -486,8 +486,9 @@ impl<S: Io> Connection<S> {
             return false;
         }
         let reply = Reply::error(error.kind, Some(&exchange.request));
+        let reply = state.forwarding.route.filters.edit_own(&exchange.request, reply);
         if error.side() == Side::Client {
-            self.refuse(error.kind, Some(&exchange.request)).await;
+            self.refuse_with(reply, Some(&exchange.request)).await;
             return false;
         }
         self.reply(&exchange.request, framing, reply).await
@@ -547,6 +548,8 @@ impl<S: Io> Connection<S> {
         if kind.side() == Side::Client {
             let route = Some(forwarding.route_held());
             reply = Box::pin(self.proxy.with_own_error_page(request, reply, route)).await;
+        } else {
+            reply = forwarding.route.filters.edit_own(request, reply);
         }
         if kind.side() == Side::Client || !pump.whole {
             self.refuse_with(reply, Some(request)).await;

@@ -353,6 +353,8 @@ async fn forward(
                 if error.side() == Side::Client {
                     let route = Some(forwarding.route_held());
                     reply = Box::pin(proxy.with_own_error_page(head, reply, route)).await;
+                } else {
+                    reply = forwarding.route.filters.edit_own(head, reply);
                 }
                 Box::pin(stream.reply(head, reply)).await;
                 (error.status(), Some(error.kind))
@@ -375,11 +377,14 @@ async fn open_websocket(
     state: &mut Attempts<'_>,
     idle: Duration,
 ) -> (StatusCode, Option<ErrorKind>) {
+    let forwarding = state.forwarding;
     let opened = std::pin::pin!(upgrade::open(head, state));
     let opened = match stream.unless_reset(opened).await {
         None => return (ErrorKind::ClientGone.status(), Some(ErrorKind::ClientGone)),
         Some(Err(error)) => {
-            stream.refuse(head, error.kind).await;
+            let reply = Reply::error(error.kind, Some(head));
+            let reply = forwarding.route.filters.edit_own(head, reply);
+            Box::pin(stream.reply(head, reply)).await;
             return (error.status(), Some(error.kind));
         }
         Some(Ok(opened)) => opened,

@@ -58,21 +58,24 @@ impl HttpProxy {
 }
 
 impl HttpProxy {
-    /// An answer of ours on a route, or the page for its status if the route has that from elsewhere.
+    /// An answer of ours on a route as its client gets it: edited as all answers are there, or the page
+    /// for its status if the route has that from elsewhere.
     pub(crate) async fn with_own_error_page(
         self: &Arc<Self>,
         request: &RequestHead,
         reply: Reply,
         route: Option<&Arc<Compiled>>,
     ) -> Reply {
+        let Some(route) = route else { return reply };
         let status = reply.head.status;
-        let covering = route.and_then(|route| {
-            let settings = route.route.policy.error_backend.as_ref()?;
-            let covers = settings.statuses.contains(&status.as_u16()) && !grpc::is_grpc(request);
-            Some((route, route.error_upstream.as_ref()?)).filter(|_| covers)
-        });
-        let Some((route, upstream)) = covering else { return reply };
-        Box::pin(self.own_error_page(request, reply, route, upstream)).await
+        let settings = route.route.policy.error_backend.as_ref();
+        let covers = settings.is_some_and(|it| it.statuses.contains(&status.as_u16()));
+        match &route.error_upstream {
+            Some(upstream) if covers && !grpc::is_grpc(request) => {
+                Box::pin(self.own_error_page(request, reply, route, upstream)).await
+            }
+            _ => route.filters.edit_own(request, reply),
+        }
     }
 
     async fn own_error_page(
@@ -93,13 +96,13 @@ impl HttpProxy {
             Ok(page) => page,
             Err(error) => {
                 tracing::debug!(%error, backend = %upstream.id(), "no page for an error");
-                return reply;
+                return route.filters.edit_own(request, reply);
             }
         };
         let (mut head, body) = page;
         let Ok(body) = Limited::new(body, PAGE_BYTES_MAX).collect().await else {
             tracing::debug!(backend = %upstream.id(), "a page for an error is cut or too large");
-            return reply;
+            return route.filters.edit_own(request, reply);
         };
         head.headers
             .retain(|field| !field.known.is_hop_by_hop() && field.known != Known::ContentLength);

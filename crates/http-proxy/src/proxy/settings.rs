@@ -20,6 +20,9 @@ pub struct ProxySettings {
     pub trusted_proxies: Vec<IpNet>,
     /// What sticky cookies are made with: the same on all replicas.
     pub cookie_secret: [u8; 32],
+    /// Whether names of endpoints, and servers that are asked about a request or get a copy of it, may be
+    /// the node itself, or of its link.
+    pub local_targets: bool,
     /// The port of https as clients see it: where redirects lead.
     pub https_port: u16,
     /// Connections of clients. Whoever comes beyond has the place of one that is kept alive and idle for
@@ -37,6 +40,7 @@ impl Default for ProxySettings {
             body_bytes_per_s_min: 240,
             trusted_proxies: Vec::new(),
             cookie_secret: [0; 32],
+            local_targets: true,
             https_port: 443,
             connections_max: 65_536,
             cache: CacheLimits::default(),

@@ -119,7 +119,7 @@ pub struct Redirect {
     pub host: Option<Arc<str>>,
     /// The port.
     pub port: Option<u16>,
-    /// The path.
+    /// The path, which then has no query but its own.
     pub path: Option<Arc<str>>,
     /// What replaces the matched prefix of the path.
     pub replace_prefix: Option<Arc<str>>,

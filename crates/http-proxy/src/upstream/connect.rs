@@ -17,6 +17,7 @@ use crate::error::{ErrorKind, ProxyError};
 use crate::h1::timer::{Timer, after};
 use crate::head::RequestHead;
 use crate::proxy_protocol::{self, Addresses, Version};
+use crate::reach;
 use crate::table::{EndpointAddress, UpstreamProtocol};
 
 /// A stream of bytes in both directions.
@@ -375,9 +376,11 @@ impl Connection {
         let failed = |error| ProxyError::unsent(ErrorKind::Connect).because(error);
         let stream = match peer.address() {
             EndpointAddress::Socket(address) => TcpStream::connect(address).await,
-            EndpointAddress::Name(name, port) => TcpStream::connect((&**name, *port)).await,
+            EndpointAddress::Name(name, port) => {
+                reach::connect(name, *port, self.upstream.local_targets).await
+            }
         };
-        let mut stream = stream.map_err(failed)?;
+        let mut stream = stream.inspect_err(|error| self.upstream.tell(error)).map_err(failed)?;
         // Heads and bodies are written in pieces as they come: none may wait for an acknowledgement.
         stream.set_nodelay(true).map_err(failed)?;
         let settings = self.upstream.settings().clone();

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Error;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
@@ -19,6 +20,8 @@ use super::snapshot::{BOUNDS_US, CertificateInfo, Figures, Stats, Totals};
 
 /// Ingresses with series of their own.
 const SERIES_MAX: usize = 500;
+/// How long they are kept without a route: longer than anybody needs to change an Ingress.
+const SERIES_KEPT: Duration = Duration::from_hours(1);
 /// As what the others share theirs.
 const OTHERS: &str = "other";
 /// For requests that no route took.
@@ -39,11 +42,19 @@ struct Kept {
     last: HashMap<String, Figures>,
     last_totals: Totals,
     /// By Ingress.
-    series: BTreeMap<String, Figures>,
+    series: BTreeMap<String, Series>,
     unrouted: Figures,
     sums: Sums,
     endpoints: [u64; 4],
     certificates: Vec<CertificateInfo>,
+}
+
+/// What an Ingress has come to.
+#[derive(Debug)]
+struct Series {
+    figures: Figures,
+    /// When it last had a route.
+    seen: Instant,
 }
 
 /// Sums of what only grows, beside requests.
@@ -63,29 +74,35 @@ const ENDPOINT_STATES: [&str; 4] = ["ready", "draining", "ejected", "unhealthy"]
 
 impl HttpMetrics {
     /// Takes what a worker has counted until now.
-    pub fn take(&self, stats: &Stats, mut certificates: Vec<CertificateInfo>) {
+    pub fn take(&self, stats: &Stats, certificates: Vec<CertificateInfo>) {
+        self.take_at(stats, certificates, Instant::now());
+    }
+
+    fn take_at(&self, stats: &Stats, mut certificates: Vec<CertificateInfo>, now: Instant) {
         let mut kept = self.kept.lock();
         let kept = &mut *kept;
         if kept.last_totals.since_unix_ns != stats.totals.since_unix_ns {
             kept.last.clear();
             kept.last_totals = Totals::default();
         }
-        for figures in kept.series.values_mut() {
-            figures.in_flight = 0;
-        }
+        // Ingresses come and go, and who comes shall have the place of who has gone.
+        kept.series.retain(|name, series| {
+            series.figures.in_flight = 0;
+            name == OTHERS || now.saturating_duration_since(series.seen) < SERIES_KEPT
+        });
         let mut last = HashMap::with_capacity(stats.routes.len());
         for route in &stats.routes {
             let before = kept.last.remove(&route.route).unwrap_or_default();
             let came = news(&before, &route.figures);
-            series(&mut kept.series, &route.ingress).add(&came);
+            series(&mut kept.series, &route.ingress, now).add(&came);
             last.insert(route.route.clone(), route.figures.clone());
         }
         kept.last = last;
-        let now = &stats.totals;
+        let totals = &stats.totals;
         kept.unrouted.in_flight = 0;
-        kept.unrouted.add(&news(&kept.last_totals.unrouted, &now.unrouted));
-        kept.sums.grow(&kept.last_totals, now);
-        kept.last_totals = now.clone();
+        kept.unrouted.add(&news(&kept.last_totals.unrouted, &totals.unrouted));
+        kept.sums.grow(&kept.last_totals, totals);
+        kept.last_totals = totals.clone();
         kept.endpoints = [0; 4];
         for endpoint in stats.backends.iter().flat_map(|backend| &backend.endpoints) {
             let state = if !endpoint.healthy {
@@ -110,9 +127,16 @@ fn news(before: &Figures, now: &Figures) -> Figures {
 }
 
 /// The series of an Ingress, or the one that is shared.
-fn series<'a>(all: &'a mut BTreeMap<String, Figures>, ingress: &str) -> &'a mut Figures {
+fn series<'a>(
+    all: &'a mut BTreeMap<String, Series>,
+    ingress: &str,
+    now: Instant,
+) -> &'a mut Figures {
     let own = all.contains_key(ingress) || all.len() < SERIES_MAX;
-    all.entry(if own { ingress } else { OTHERS }.to_owned()).or_default()
+    let new = || Series { figures: Figures::default(), seen: now };
+    let series = all.entry(if own { ingress } else { OTHERS }.to_owned()).or_insert_with(new);
+    series.seen = now;
+    &mut series.figures
 }
 
 impl Sums {
@@ -146,7 +170,7 @@ impl Collector for HttpCollector {
         let kept = self.0.kept.lock();
         let mut page = Page(encoder);
         let mut shown: Vec<(&str, &Figures)> =
-            kept.series.iter().map(|(name, figures)| (name.as_str(), figures)).collect();
+            kept.series.iter().map(|(name, series)| (name.as_str(), &series.figures)).collect();
         shown.push((NONE, &kept.unrouted));
         page.requests(&shown)?;
         let totals = &kept.last_totals;

@@ -72,6 +72,11 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
                 None => eprintln!("{} is not installed: left out", kind.name()),
             }
         }
+        let judges = cases || plan.wants("latency");
+        if judges && !proxies.iter().any(|(kind, _)| kind.is_bar()) {
+            // Held against nobody, every bar would be met.
+            bail!("neither nginx nor HAProxy is there to be compared with; install one of them");
+        }
         if cases {
             costs(&plan, &proxies)?;
         }

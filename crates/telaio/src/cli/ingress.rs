@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use telaio_model::ObjectKey;
 
+use super::ingress_bounds::IngressBoundsArgs;
 use super::ingress_watch::IngressWatchArgs;
 use super::values::{cidr, duration, listen_address};
 
@@ -66,15 +67,8 @@ pub(crate) struct IngressArgs {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) ingress_threads: Option<u16>,
 
-    /// How many connections of clients there may be; beyond, those that are idle for longest give way
-    #[arg(long, value_name = "NUMBER", default_value_t = 65_536,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) ingress_connections_max: u32,
-
-    /// How many bytes per second of a request's body a client must send at least, on average; 0 asks for
-    /// nothing
-    #[arg(long, value_name = "BYTES", default_value_t = 240)]
-    pub(crate) ingress_body_rate_min: u32,
+    #[command(flatten)]
+    pub(crate) bounds: IngressBoundsArgs,
 
     /// How long to serve on when told to end, not ready any more, before the ports are closed
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0s")]
@@ -83,6 +77,11 @@ pub(crate) struct IngressArgs {
     /// How long requests that run may take to end when we do
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
     pub(crate) drain_timeout: Duration,
+
+    /// Not to end when another agent has taken over, but to wait until told to: for pods, whose agent would
+    /// be started again and take everything back
+    #[arg(long)]
+    pub(crate) wait_after_takeover: bool,
 
     /// Where the proxy works
     #[arg(long, value_name = "WHERE", value_enum, default_value_t = IngressProcess::Auto)]
@@ -94,9 +93,16 @@ pub(crate) struct IngressArgs {
     pub(crate) ingress_user: u32,
 
     /// File with the secret that sticky cookies are signed with, the same on all replicas [default:
-    /// one in the state directory]
+    /// one in the state directory, which with a kube source is that of a Secret for all]
     #[arg(long, value_name = "FILE")]
     pub(crate) cookie_secret_file: Option<PathBuf>,
+
+    /// Whether ExternalName services, auth-url and mirror-target may lead to this node itself (loopback) or
+    /// its link (link-local addresses)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", default_value_t = false,
+          action = clap::ArgAction::Set)]
+    pub(crate) ingress_local_targets: bool,
 
     #[command(flatten)]
     pub(crate) watch: IngressWatchArgs,

@@ -72,6 +72,26 @@ pub(super) fn interface(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// Reads a number of bytes as nginx writes them (`8m`), or Kubernetes (`8Mi`).
+pub(super) fn size(text: &str, bounds: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a size such as 512k, 8m or 1g");
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (amount, unit) = text.split_at(digits);
+    let amount: u64 = amount.parse().map_err(|_| wrong())?;
+    let shift = match unit {
+        "" => 0,
+        "k" | "K" | "Ki" => 10,
+        "m" | "M" | "Mi" => 20,
+        "g" | "G" | "Gi" => 30,
+        _ => return Err(wrong()),
+    };
+    let bytes = amount.checked_mul(1 << shift).ok_or_else(wrong)?;
+    if bounds.contains(&bytes) {
+        return Ok(bytes);
+    }
+    Err(format!("{text:?} is not between {} and {} bytes", bounds.start(), bounds.end()))
+}
+
 /// The longest time a setting may be: far beyond any use, far below any overflow.
 const DURATION_MAX: Duration = Duration::from_hours(7 * 24);
 
@@ -118,6 +138,18 @@ fn go_duration(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_has_a_unit_or_is_in_bytes_and_within_its_bounds() {
+        for (text, bytes) in
+            [("8m", 8 << 20), ("8Mi", 8 << 20), ("512k", 512 << 10), ("4096", 4096)]
+        {
+            assert_eq!(size(text, 4096..=1 << 30), Ok(bytes), "{text}");
+        }
+        for bad in ["", "m", "8 m", "-1", "8t", "1.5g", "99999999999g", "1k", "2g"] {
+            assert!(size(bad, 4096..=1 << 30).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn a_time_needs_a_unit_and_ends_within_a_week() {

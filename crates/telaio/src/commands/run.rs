@@ -103,8 +103,12 @@ pub(crate) fn run(args: &RunArgs, mut settings: Settings) -> Result<(), CommandE
             if let Some(plane) = plane {
                 plane.drain().await;
             }
+            if matches!(outcome, Ok(Ended::TakenOver)) && args.ingress.wait_after_takeover {
+                tracing::info!("another agent serves; waiting to be told to end");
+                while !matches!(requests.next().await, Request::End(_)) {}
+            }
         }
-        outcome
+        outcome.map(|_| ())
     });
     // Tasks that wait for peers must not hold the end up.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -130,7 +134,7 @@ async fn start(
     let ingress = match sockets {
         None => None,
         Some(sockets) => {
-            let told = told(&planned).await?;
+            let told = told(&planned, places.state_dir()).await?;
             let plane = start_ingress(&planned, &origin.view, told, sockets, places.state_dir())?;
             if !places.go(&plane, origin.supply.as_mut(), requests).await? {
                 plane.leave().await;
@@ -164,14 +168,16 @@ fn ports(args: &RunArgs, spec: &SourceSpec, places: &Places) -> Result<Ports, Co
     Ok(Ports::take(&args.listen, places.ports_to_come())?)
 }
 
-/// Who is told of the ingress' Ingresses.
+/// Who is told of the ingress' Ingresses. What all proxies of a cluster have in common is looked up there.
 #[cfg(unix)]
-async fn told(planned: &Planned<'_>) -> Result<Told, CommandError> {
+async fn told(planned: &Planned<'_>, state_dir: &Path) -> Result<Told, CommandError> {
+    let ingress = &planned.args.ingress;
     match planned.spec {
         SourceSpec::Kube(kubeconfig) => {
             let client = telaio_source::kube::client(kubeconfig.clone()).await;
             let client = client.map_err(|error| CommandError::BadInput(error.into()))?;
-            Ok(Told::start(client, planned.args.ingress.status_settings(&planned.node)))
+            ingress.share_cookie_secret(client.clone(), state_dir).await?;
+            Ok(Told::start(client, ingress.status_settings(&planned.node)))
         }
         SourceSpec::Dir(_) | SourceSpec::Brain(_) => Ok(Told::default()),
     }
@@ -277,6 +283,15 @@ impl Origin {
         let source = Arc::clone(&supply.status);
         Ok(Self { supply: Some(supply), view, source })
     }
+}
+
+/// Why the agent ends.
+#[derive(Debug, Clone, Copy)]
+enum Ended {
+    /// Somebody asked for it, or all is done.
+    Asked,
+    /// Another has its work.
+    TakenOver,
 }
 
 /// Everything that runs, in the order in which it ends.
@@ -425,7 +440,7 @@ impl Agent {
         requests: &mut Requests,
         settings: &mut Settings,
         logging: &Logging,
-    ) -> Result<(), CommandError> {
+    ) -> Result<Ended, CommandError> {
         #[cfg(unix)]
         let mut handover = self.handover.take();
         #[cfg(not(unix))]
@@ -433,10 +448,10 @@ impl Agent {
         let mut leave_at = None;
         loop {
             tokio::select! {
-                () = until(leave_at) => return Ok(()),
+                () = until(leave_at) => return Ok(Ended::Asked),
                 () = taken_over(&mut handover) => {
                     tracing::info!("another agent took over; ending when the requests that run have");
-                    return Ok(());
+                    return Ok(Ended::TakenOver);
                 }
                 request = requests.next() => match request {
                     Request::End(why) => {
@@ -447,13 +462,15 @@ impl Agent {
                             Some(delay) if leave_at.is_none() => {
                                 leave_at = Some(Instant::now() + delay);
                             }
-                            _ => return Ok(()),
+                            _ => return Ok(Ended::Asked),
                         }
                     }
                     Request::Reload(why) => self.reload(settings, logging, why),
                 },
                 event = self.feeder.next_event() => match event {
-                    FeederEvent::FirstState if self.once.is_some() => return self.finish_once(),
+                    FeederEvent::FirstState if self.once.is_some() => {
+                        return self.finish_once().map(|()| Ended::Asked);
+                    }
                     FeederEvent::FirstState => tracing::info!("the first state is complete"),
                     FeederEvent::Failed(error) => {
                         return Err(CommandError::failed(format!("the backend ended: {error}")));

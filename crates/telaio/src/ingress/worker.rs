@@ -16,8 +16,11 @@ use telaio_gateway::{
     Commit, EventListener, GatewaySettings, IngressEvent, IngressProcessor, Reason, TableSink,
     View, Warning,
 };
+use telaio_http_proxy::cache::CacheLimits;
 use telaio_http_proxy::filter::client::Client;
 use telaio_http_proxy::front::{Front, FrontHandler};
+use telaio_http_proxy::h1::parse::HeadLimits;
+use telaio_http_proxy::h1::relay::ClientTimeouts;
 use telaio_http_proxy::proxy_protocol::Trust;
 use telaio_http_proxy::server::{Closing, Handler, Listener, Server};
 use telaio_http_proxy::table::TableChange;
@@ -60,8 +63,9 @@ pub(crate) struct WorkerSettings {
     /// Where HTTP is redirected to, if that is another port than the one that HTTPS is served on.
     pub(crate) redirect_port: Option<u16>,
     pub(crate) threads: usize,
-    pub(crate) connections_max: u32,
-    pub(crate) body_bytes_per_s_min: u32,
+    pub(crate) bounds: Bounds,
+    /// Whether names may lead to the node itself.
+    pub(crate) local_targets: bool,
     pub(crate) drain: Duration,
     pub(crate) cookie_secret: [u8; 32],
     /// The user and group to become; none stays who it is.
@@ -72,6 +76,38 @@ pub(crate) struct WorkerSettings {
     pub(crate) proxy_protocol: Vec<IpNet>,
     pub(crate) access_log: Option<AccessLogSettings>,
     pub(crate) traces: Option<TraceSettings>,
+}
+
+/// What clients may take, and what is kept for them.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Bounds {
+    pub(crate) connections_max: u32,
+    pub(crate) body_bytes_per_s_min: u32,
+    pub(crate) head_bytes_max: u64,
+    pub(crate) head_timeout: Duration,
+    pub(crate) keep_alive: Duration,
+    pub(crate) cache_bytes_max: u64,
+    pub(crate) cache_entry_bytes_max: u64,
+}
+
+impl Bounds {
+    fn heads(&self) -> HeadLimits {
+        let head_bytes_max = usize::try_from(self.head_bytes_max).unwrap_or(usize::MAX);
+        HeadLimits { head_bytes_max, target_bytes_max: head_bytes_max / 4 }
+    }
+
+    fn timeouts(&self) -> ClientTimeouts {
+        let (head, keep_alive) = (self.head_timeout, self.keep_alive);
+        ClientTimeouts { head, keep_alive, ..ClientTimeouts::default() }
+    }
+
+    fn cache(&self) -> CacheLimits {
+        CacheLimits {
+            bytes_max: self.cache_bytes_max,
+            entry_bytes_max: self.cache_entry_bytes_max.min(self.cache_bytes_max),
+            ..CacheLimits::default()
+        }
+    }
 }
 
 /// How the access log is written.
@@ -217,9 +253,12 @@ async fn serve(
         https_port: settings.redirect_port.or_else(|| sockets.https_port()).unwrap_or(443),
         trusted_proxies: settings.trusted_proxies.clone(),
         cookie_secret: settings.cookie_secret,
-        connections_max: settings.connections_max as usize,
-        body_bytes_per_s_min: settings.body_bytes_per_s_min,
-        ..ProxySettings::default()
+        local_targets: settings.local_targets,
+        connections_max: settings.bounds.connections_max as usize,
+        body_bytes_per_s_min: settings.bounds.body_bytes_per_s_min,
+        limits: settings.bounds.heads(),
+        timeouts: settings.bounds.timeouts(),
+        cache: settings.bounds.cache(),
     });
     let mut proxy = proxy.with_tls(Arc::clone(&acceptor));
     if watch.log.is_some() || watch.traces.is_some() {
@@ -241,6 +280,7 @@ async fn serve(
             ..ClassSettings::default()
         },
         default_certificate: settings.default_certificate.clone(),
+        local_targets: settings.local_targets,
     };
     let (listener, events) = EventListener::new();
     let processing = tokio::spawn(IngressProcessor::new(gateway, events, sink).process_events());

@@ -362,3 +362,46 @@ fn certificates_of_version_1_are_judged_and_none_cuts_the_handshake() {
         }
     }
 }
+
+#[test]
+fn aliases_and_redirected_hosts_are_served_with_the_certificate_that_is_for_them() {
+    let one = Echo::start("one");
+    let ours = authority("ours");
+    let key = KeyPair::generate().unwrap();
+    let names = ["a.example.com", "www.a.example.com", "alias.example.com"];
+    let params = CertificateParams::new(names.map(str::to_owned)).unwrap();
+    let certificate = params.signed_by(&key, &ours).unwrap().pem();
+    let pairs =
+        [("server-alias", "alias.example.com,other.example.com"), ("from-to-www-redirect", "true")];
+    let all = service("one", &[&one])
+        + &secret(
+            "cert",
+            "kubernetes.io/tls",
+            &[("tls.crt", &certificate), ("tls.key", &key.serialize_pem())],
+        )
+        + &with_tls(
+            &ingress("a", "a.example.com", "/", "one", &all_annotated(&pairs)),
+            "a.example.com",
+        );
+    let manifests = Manifests::empty();
+    manifests.write("all.yaml", &all);
+    let plane = Ingress::start(manifests, "same");
+    let directory = tempfile::tempdir().unwrap();
+    let authority = write(directory.path(), "ca.crt", &ours.pem());
+    // As a browser: with the certificate verified.
+    let status = |host: &str| {
+        let port = plane.https.port();
+        let out = Command::new("curl")
+            .args(["-si", "--max-time", "60", "--cacert", &authority])
+            .args(["--resolve", &format!("{host}:{port}:127.0.0.1")])
+            .arg(format!("https://{host}:{port}/x"))
+            .output()
+            .unwrap();
+        Answer::read(&String::from_utf8_lossy(&out.stdout)).map(|answer| answer.status)
+    };
+    assert_eq!(status("a.example.com"), Some(200));
+    assert_eq!(status("alias.example.com"), Some(200));
+    assert_eq!(status("www.a.example.com"), Some(308));
+    assert_eq!(status("other.example.com"), None, "the certificate is not for that host");
+    assert_eq!(curl(&plane, "other.example.com", "/", &[]).map(|it| it.status), Some(200));
+}

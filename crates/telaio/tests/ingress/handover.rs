@@ -3,11 +3,16 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty};
+
+use super::load::{Sender, Wire, connect, tls_secret};
 use super::operations::wait_until;
 use super::{Echo, Ingress, Manifests, ask, ingress, service, service_at};
 use crate::support::{PATIENCE, telaio};
@@ -370,4 +375,102 @@ fn a_websocket_outlives_the_hand_over_to_its_last_message() {
         let (status, log) = first.agent.ended();
         assert_eq!(status.code(), Some(0), "{process}: {log}");
     }
+}
+
+#[test]
+fn an_agent_in_a_pod_waits_to_be_told_to_end_when_another_has_taken_over() {
+    let one = Echo::start("one");
+    let first = Ingress::start_with(manifests(&one), "own", &["--wait-after-takeover"]);
+    let next = Newcomer::start(&first, "own", &[]);
+    next.wait_log(TOOK_OVER);
+    first.agent.wait_log("another agent serves; waiting to be told to end");
+    assert_eq!(ask(first.http, "a.example.com", "/").backend().as_deref(), Some("one"));
+    // Its worker has ended; it has not, and takes nothing back.
+    assert!(Path::new(&format!("/proc/{}", first.agent.pid())).exists());
+    assert_eq!(super::lifecycle::worker_of(first.agent.pid()), None);
+    let http = first.http;
+    let (status, log) = first.agent.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert_eq!(ask(http, "a.example.com", "/").backend().as_deref(), Some("one"));
+}
+
+/// A backend that answers each request when it is let, and how many wait.
+fn gated() -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (waiting, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (count, may) = (Arc::clone(&waiting), Arc::clone(&open));
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let (count, may) = (Arc::clone(&count), Arc::clone(&may));
+            std::thread::spawn(move || -> std::io::Result<()> {
+                loop {
+                    let (mut head, mut byte) = (Vec::new(), [0]);
+                    while !head.ends_with(b"\r\n\r\n") {
+                        stream.read_exact(&mut byte)?;
+                        head.push(byte[0]);
+                    }
+                    count.fetch_add(1, Ordering::Relaxed);
+                    while !may.load(Ordering::Relaxed) {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole")?;
+                }
+            });
+        }
+    });
+    (address, waiting, open)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_http2_end_well_after_the_hand_over_and_the_next_are_the_newcomers() {
+    const STREAMS: usize = 10;
+    let (slow, waiting, open) = gated();
+    let one = Echo::start("one");
+    let (secret, tls) = tls_secret();
+    let manifests = Manifests::empty();
+    let text = service("one", &[&one])
+        + &service_at("slow", &[slow])
+        + &ingress("slow", "h0.example.com", "/slow", "slow", "")
+        + &ingress("a", "h0.example.com", "/", "one", "")
+        + &format!("{secret}\n");
+    manifests.write("all.yaml", &text);
+    let flags = ["--default-tls-secret=shop/cert", "--drain-timeout=2m"];
+    let first = tokio::task::block_in_place(|| Ingress::start_with(manifests, "own", &flags));
+    let to = [first.http, first.https];
+    let Sender::Two(mut sender) = connect(Wire::TlsH2, to, &tls).await else { panic!("no h2") };
+    let request = |path: &str| {
+        let request = http::Request::get(format!("https://h0.example.com{path}"));
+        request.version(http::Version::HTTP_2).body(Empty::<Bytes>::new()).unwrap()
+    };
+    let read = |answer: hyper::Response<hyper::body::Incoming>| async move {
+        let status = answer.status().as_u16();
+        (status, answer.into_body().collect().await.unwrap().to_bytes())
+    };
+    let asked: Vec<_> = (0..STREAMS)
+        .map(|number| tokio::spawn(sender.send_request(request(&format!("/slow/{number}")))))
+        .collect();
+    let next = tokio::task::block_in_place(|| {
+        wait_until("all streams", || (waiting.load(Ordering::Relaxed) >= STREAMS).then_some(()));
+        let next = Newcomer::start(&first, "own", &["--default-tls-secret=shop/cert"]);
+        next.wait_log(TOOK_OVER);
+        first.agent.wait_log(TAKEN);
+        next
+    });
+    // Who connects now is the newcomer's, while all streams of before are still open.
+    let Sender::Two(mut other) = connect(Wire::TlsH2, to, &tls).await else { panic!("no h2") };
+    let answer = read(other.send_request(request("/")).await.unwrap()).await;
+    assert_eq!(answer.0, 200);
+    assert!(asked.iter().all(|it| !it.is_finished()));
+    open.store(true, Ordering::Relaxed);
+    for answer in asked {
+        let answer = read(answer.await.unwrap().unwrap()).await;
+        assert_eq!(answer, (200, Bytes::from_static(b"whole")));
+    }
+    // The connection says that it is over; nothing that was sent on it is lost.
+    drop(sender);
+    let (status, log) = tokio::task::block_in_place(|| first.agent.ended());
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(!log.contains("not all requests ended in time"), "{log}");
+    drop(next);
 }

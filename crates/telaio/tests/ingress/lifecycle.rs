@@ -278,3 +278,43 @@ fn survive_one_agent_after_another(process: &str) {
         assert_eq!(agent.wait().unwrap().code(), Some(0));
     }
 }
+
+#[test]
+fn a_worker_that_hangs_or_dies_keeps_no_service_waiting() {
+    use std::fmt::Write as _;
+    let (one, two) = (Echo::start("one"), Echo::start("two"));
+    // What a backend of services is told of is the same with each; this one says it.
+    let flags = ["--planes=services,ingress", "--backend=view"];
+    // With an address: what has none is nothing to program.
+    let web = |echo: &Echo| {
+        service("one", &[echo]).replace("clusterIP: None, ", "")
+            + &ingress("a", "a.example.com", "/", "one", "")
+    };
+    let manifests = Manifests::empty();
+    manifests.write("all.yaml", &web(&one));
+    let plane = Ingress::start_with(manifests, "own", &flags);
+    plane.agent.wait_out("name: one");
+    let worker = worker_of(plane.agent.pid()).expect("a worker");
+    signal("-STOP", worker);
+    // More than the worker's link takes, and then a change.
+    let mut many = String::new();
+    for number in 0..3_000 {
+        write!(
+            many,
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: many-{number}, namespace: shop}}\n\
+             spec: {{ports: [{{name: http, port: 80}}]}}\n---\n"
+        )
+        .unwrap();
+    }
+    plane.manifests.write("many.yaml", &many);
+    plane.agent.wait_out("name: many-2999");
+    plane.manifests.write("all.yaml", &web(&two));
+    plane.agent.wait_out(&format!("port: {}", two.address.port()));
+    // The next worker is told how things are then.
+    signal("-KILL", worker);
+    plane.ask_until("a.example.com", "/", |answer| answer.backend().as_deref() == Some("two"));
+    assert_ne!(worker_of(plane.agent.pid()), Some(worker));
+    let late = service("late", &[&one]).replace("clusterIP: None, ", "");
+    plane.manifests.write("late.yaml", &late);
+    plane.agent.wait_out("name: late");
+}

@@ -213,3 +213,46 @@ fn errors_are_answered_by_the_default_backend_unless_that_is_switched_off() {
     assert_eq!(whose("off.example.com", "/?status=404"), (404, false));
     assert_eq!(errors.seen()[0]["headers"]["x-code"], "404");
 }
+
+#[test]
+fn heads_idle_connections_and_the_cache_are_bounded_as_the_operator_says() {
+    let one = Echo::start("one");
+    let manifests = Manifests::empty();
+    manifests.write(
+        "all.yaml",
+        &(service("one", &[&one]) + &to("kept", "one", &[("telaio.dev/cache", "true")])),
+    );
+    let flags = [
+        "--ingress-head-size=4k",
+        "--ingress-head-timeout=5s",
+        "--ingress-keep-alive=5s",
+        "--ingress-cache-size=4Mi",
+        "--ingress-cache-entry-size=16k",
+    ];
+    let plane = Ingress::start_with(manifests, "own", &flags);
+    let with = |fields: &str| super::ask_with(plane.http, "kept.example.com", "/", fields).status;
+    assert_eq!(with(&format!("X-Long: {}\r\n", "x".repeat(2_000))), 200);
+    assert_eq!(with(&format!("X-Long: {}\r\n", "x".repeat(5_000))), 431);
+    assert_eq!(ask(plane.http, "kept.example.com", &format!("/{}", "x".repeat(1_500))).status, 414);
+
+    // A head that stays half is answered, and a connection without a request is closed.
+    for (sent, answered) in [("GET / HTTP/1.1\r\nHost: kept", 408), ("", 200)] {
+        let mut stream = TcpStream::connect(plane.http).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let whole = "GET / HTTP/1.1\r\nHost: kept.example.com\r\n\r\n";
+        let sent = if sent.is_empty() { whole } else { sent };
+        stream.write_all(sent.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        // Ends when the connection does; with the usual times that would be after a minute.
+        stream.read_to_end(&mut answer).unwrap();
+        let answer = Answer::read(&String::from_utf8_lossy(&answer)).unwrap();
+        assert_eq!(answer.status, answered, "{answer:?}");
+    }
+
+    let hit = |path: &str| {
+        let twice = [(); 2].map(|()| ask(plane.http, "kept.example.com", path));
+        twice[1].field("cache-status").is_some_and(|it| it.contains("hit"))
+    };
+    super::operations::wait_until("a hit", || hit("/?max-age=600&size=1000").then_some(()));
+    assert!(!hit("/?max-age=600&size=40000"), "it is larger than what is kept");
+}

@@ -1,7 +1,7 @@
 //! A cluster that changes all the time, under load: no request may fail.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,8 +13,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::Echo;
 use super::certificates::{authority, signed};
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(150);
 const CHANGE_PAUSE: Duration = Duration::from_millis(8);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Wire {
+pub(crate) enum Wire {
     Plain,
     Tls,
     TlsH2,
@@ -60,7 +60,7 @@ impl Tally {
 }
 
 /// An open connection of either version.
-enum Sender {
+pub(crate) enum Sender {
     One(http1::SendRequest<Empty<Bytes>>),
     Two(http2::SendRequest<Empty<Bytes>>),
 }
@@ -80,7 +80,7 @@ async fn open(
     Ok(Sender::One(sender))
 }
 
-async fn connect(wire: Wire, to: [SocketAddr; 2], tls: &rustls::ClientConfig) -> Sender {
+pub(crate) async fn connect(wire: Wire, to: [SocketAddr; 2], tls: &rustls::ClientConfig) -> Sender {
     let is_h2 = matches!(wire, Wire::TlsH2 | Wire::PlainH2);
     if matches!(wire, Wire::Plain | Wire::PlainH2) {
         let stream = TcpStream::connect(to[0]).await.unwrap();
@@ -195,7 +195,7 @@ fn slices(cluster: &Cluster, service: &str, echoes: &[Echo], step: usize) {
     }
 }
 
-fn tls_secret() -> (Value, rustls::ClientConfig) {
+pub(crate) fn tls_secret() -> (Value, rustls::ClientConfig) {
     let issuer = authority("load");
     let (certificate, key) = signed("*.example.com", &issuer);
     let encode = |text: String| base64::Engine::encode(&base64::prelude::BASE64_STANDARD, text);
@@ -273,4 +273,103 @@ async fn a_thousand_changes_under_load_cost_no_request() {
     let (status, log) = agent.end();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(!log.contains("the ingress worker ended"), "{log}");
+}
+
+/// A backend that can be killed as a process is: it listens no more, and its connections break off.
+struct Mortal {
+    address: SocketAddr,
+    requests: Arc<AtomicUsize>,
+    accepting: tokio::task::JoinHandle<()>,
+    running: Arc<Mutex<Vec<tokio::task::AbortHandle>>>,
+}
+
+impl Mortal {
+    async fn start(name: &'static str, ip: IpAddr) -> Self {
+        let listener = TcpListener::bind((ip, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (requests, running) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<_>>>::default());
+        let (count, all) = (Arc::clone(&requests), Arc::clone(&running));
+        let accepting = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let task = tokio::spawn(Self::serve(name, stream, Arc::clone(&count)));
+                all.lock().push(task.abort_handle());
+            }
+        });
+        Self { address, requests, accepting, running }
+    }
+
+    async fn serve(name: &'static str, mut stream: TcpStream, count: Arc<AtomicUsize>) {
+        let body = json!({"backend": name, "headers": {}}).to_string();
+        let length = body.len();
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}");
+        let (mut head, mut piece) = (Vec::new(), [0; 4096]);
+        loop {
+            match stream.read(&mut piece).await {
+                Ok(1..) if head.len() > 1 << 16 => return,
+                Ok(read @ 1..) => head.extend_from_slice(&piece[..read]),
+                _ => return,
+            }
+            if head.ends_with(b"\r\n\r\n") {
+                head.clear();
+                count.fetch_add(1, Ordering::Relaxed);
+                // So that some requests are under way whenever it is killed.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                if stream.write_all(answer.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn kill(&self) {
+        self.accepting.abort();
+        self.running.lock().iter().for_each(tokio::task::AbortHandle::abort);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_is_killed_under_load_costs_no_request_that_can_be_repeated() {
+    let echo = Echo::start_outside("none");
+    let cluster = Cluster::start(&echo).await;
+    cluster.server.delete("endpointslices", "shop", "web-1");
+    let (secret, tls) = tls_secret();
+    cluster.server.apply(secret).unwrap();
+    cluster.server.apply_many((0..HOSTS).map(|host| ingress(host, host % 2))).unwrap();
+    let ip = echo.address.ip();
+    let (dying, living) = (Mortal::start("dying", ip).await, Mortal::start("living", ip).await);
+    for mortal in [&dying, &living] {
+        let port = mortal.address.port();
+        let parts = json!({
+            "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
+            "endpoints": [{"addresses": [ip.to_string()], "conditions": {"ready": true}}],
+        });
+        cluster.endpoints_of("web", &format!("web-{port}"), &parts);
+    }
+    let flags = ["--ingress-process=own", "--default-tls-secret=shop/cert"];
+    let (agent, http, https) = cluster.agent_with("loom-a", &flags);
+    let tally = Arc::new(Tally::default());
+    let mut clients = Vec::new();
+    for wire in [Wire::Plain, Wire::Tls, Wire::TlsH2, Wire::PlainH2] {
+        for _ in 0..8 {
+            let sender = connect(wire, [http, https], &tls).await;
+            let number = clients.len();
+            clients.push(tokio::spawn(client(number, wire, sender, Arc::clone(&tally))));
+        }
+    }
+    let asked = |of: &AtomicUsize, more: usize| {
+        let before = of.load(Ordering::Relaxed);
+        until("requests", || of.load(Ordering::Relaxed) > before + more);
+    };
+    asked(&dying.requests, 200);
+    dying.kill();
+    asked(&tally.requests, 400);
+    tally.stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.await.unwrap();
+    }
+    let failed = tally.failed.lock().clone();
+    assert!(failed.is_empty(), "{} failed: {failed:#?}", failed.len());
+    assert!(living.requests.load(Ordering::Relaxed) > 400);
+    let (status, log) = agent.end();
+    assert_eq!(status.code(), Some(0), "{log}");
 }

@@ -17,6 +17,7 @@ mod certificates;
 mod choices;
 mod cluster;
 mod decisions;
+mod deployed;
 mod every;
 mod guards;
 mod handover;
@@ -27,6 +28,7 @@ mod manage;
 mod operations;
 mod pages;
 mod protocols;
+mod reach;
 mod routes;
 mod shown;
 mod tools;
@@ -70,6 +72,8 @@ impl Ingress {
             "--http-listen=127.0.0.1:0",
             "--https-listen=127.0.0.1:0",
             "--ingress-threads=2",
+            // Servers of tests are on loopback.
+            "--ingress-local-targets",
             &process,
             "--drain-timeout=10s",
             source,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::cni::{PluginCall, pending};
-use crate::net::{Chance, PATIENCE, SILENCE, Wire, ask_from, assert_same, serve_at};
+use crate::net::{Chance, SILENCE, Wire, ask_from, assert_same, serve_at};
 use crate::stage::{Stage, eventually};
 
 /// Nobody comes in to `app: db`.

@@ -43,6 +43,8 @@ fn parts_that_are_not_set_stay() {
     let url = Some("https://b.org$request_uri".into());
     let settings = Redirect { url, status: 302, ..Redirect::default() };
     assert_eq!(go(settings, "a.org"), (302, "https://b.org/old/x?y".into()));
+    let settings = Redirect { path: Some("/other".into()), ..Redirect::default() };
+    assert_eq!(go(settings, "a.org"), (308, "http://a.org/other".into()), "what is written");
     let settings = Redirect { status: 200, ..Redirect::default() };
     assert_eq!(go(settings, "a.org").0, 308, "not a redirect at all");
 }

@@ -111,3 +111,29 @@ fn ingresses_beyond_the_bound_share_their_figures() {
         "telaio_http_requests_total{namespace=\"other\",ingress=\"other\",status=\"2xx\"} 50",
     );
 }
+
+#[test]
+fn who_has_had_no_route_for_long_leaves_its_place_to_others() {
+    let metrics = Arc::new(HttpMetrics::default());
+    let names: Vec<String> = (0..SERIES_MAX).map(|number| format!("shop/i{number:04}")).collect();
+    let routes: Vec<_> = names.iter().map(|name| (name.as_str(), name.as_str(), 1)).collect();
+    let begun = Instant::now();
+    metrics.take_at(&stats(1, &routes), Vec::new(), begun);
+    let line = |name: &str| {
+        format!(
+            "telaio_http_requests_total{{namespace=\"shop\",ingress=\"{name}\",status=\"2xx\"}} 1"
+        )
+    };
+    let all_but_the_first = || routes[1..].to_vec();
+    let soon = begun + SERIES_KEPT / 2;
+    metrics.take_at(&stats(1, &all_but_the_first()), Vec::new(), soon);
+    has(&text(&metrics), &line("i0000"));
+    let mut later = all_but_the_first();
+    later.push(("shop/new", "shop/new", 1));
+    metrics.take_at(&stats(1, &later), Vec::new(), begun + SERIES_KEPT);
+    let text = text(&metrics);
+    assert!(!text.contains("i0000"), "{text}");
+    has(&text, &line("i0001"));
+    has(&text, &line("new"));
+    assert!(!text.contains("other"), "{text}");
+}
