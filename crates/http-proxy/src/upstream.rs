@@ -58,7 +58,7 @@ pub struct Upstream {
     /// How TLS is spoken; or why it cannot be.
     tls: ArcSwapOption<Result<tls::UpstreamTls, String>>,
     /// Somebody may get a connection now.
-    freed: Notify,
+    pub(crate) freed: Notify,
 }
 
 impl Upstream {
