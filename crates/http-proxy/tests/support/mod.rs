@@ -308,7 +308,7 @@ pub(crate) async fn read_response(stream: &mut TcpStream) -> String {
 /// How many others there are while somebody misbehaves.
 pub(crate) const OTHERS: usize = 50;
 /// How long each of them may wait: far longer than it does, and less than whoever misbehaves takes.
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(10);
 
 /// Others, one after the other: each is answered, and soon.
 pub(crate) async fn others_are_served(address: SocketAddr, target: &str) {
