@@ -1,7 +1,7 @@
 //! HTTP/2 to endpoints: a few connections, each shared by many requests.
 //!
 //! Requests beyond what the connections may carry wait, as long and as many as the backend's bounds let
-//! them: for a stream of one of these connections ([`Room`]), or for a place among all connections of the
+//! them: for a stream of one of these connections, or for a place among all connections of the
 //! backend, for which an idle one to whatever endpoint gives way.
 
 use std::pin::Pin;
