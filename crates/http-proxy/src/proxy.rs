@@ -14,6 +14,7 @@ pub mod forward;
 pub(crate) mod hints;
 mod mirrored;
 pub mod observe;
+mod repeat;
 pub mod settings;
 mod told;
 

@@ -6,6 +6,7 @@
 //! all accepted from, whatever our own number is: the kernel gives each its share.
 //!
 //! [`Server::stop`] stops accepting, and [`Server::drain`] waits until every request that runs has ended.
+//! No thread ends before that, because its connections to endpoints may carry other threads' requests.
 //! A connection that is kept alive takes one more request, whose response says that it is the last; if
 //! none comes it is closed ([`ClientTimeouts::leaving`](crate::h1::relay::ClientTimeouts::leaving)).
 
@@ -137,6 +138,7 @@ impl Server {
         let connections = Arc::clone(&proxy.stats().connections);
         let handed_over: Vec<Arc<AtomicBool>> = listeners.iter().map(|_| Arc::default()).collect();
         let listening = Arc::new(AtomicUsize::new(0));
+        let (busy, all_over) = watch::channel(());
         let threads = threads.max(1);
         let mut handles = Vec::with_capacity(threads);
         for number in 0..threads {
@@ -155,6 +157,8 @@ impl Server {
                 proxy: proxy.clone(),
                 stop: stopped.clone(),
                 connections: connections.clone(),
+                busy: busy.clone(),
+                all_over: all_over.clone(),
                 maintains: number == 0,
             };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -213,6 +217,10 @@ struct Serving {
     proxy: Arc<HttpProxy>,
     stop: Stop,
     connections: Arc<AtomicUsize>,
+    /// Held as long as this thread has connections of clients.
+    busy: watch::Sender<()>,
+    /// Closed when no thread has any.
+    all_over: watch::Receiver<()>,
     /// Whether this thread looks after the upstreams.
     maintains: bool,
 }
@@ -278,6 +286,10 @@ impl Serving {
         // Whoever started us is gone: nobody can stop us any more, so we stop.
         let _ = self.stop.wait_for(|stop| *stop).await;
         let _ = over.recv().await;
+        // Connections to endpoints live on the thread that made them, whoever uses them: no thread ends
+        // before the last request of all.
+        drop(self.busy);
+        while self.all_over.changed().await.is_ok() {}
     }
 }
 

@@ -59,7 +59,7 @@ pub struct Upstream {
     /// How TLS is spoken; or why it cannot be.
     tls: ArcSwapOption<Result<tls::UpstreamTls, String>>,
     /// Somebody may get a connection now.
-    freed: Notify,
+    pub(crate) freed: Notify,
     /// Whether names may lead to the node itself.
     local_targets: bool,
     /// It was said that one does.

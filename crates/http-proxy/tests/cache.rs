@@ -271,7 +271,7 @@ async fn a_stale_response_is_served_at_once_and_renewed_behind() {
     tokio::time::sleep(Duration::from_millis(1100)).await;
     assert_eq!(body(&proxy.get("").await), "1", "stale, at once");
     let mut renewed = String::new();
-    for _ in 0..100 {
+    for _ in 0..1_500 {
         renewed = body(&proxy.get("").await).to_owned();
         if renewed != "1" {
             break;
@@ -495,4 +495,38 @@ async fn events_reach_the_client_as_they_come_though_compressed() {
     go_on.send(()).await.expect("the origin waits");
     let rest = read_all(&mut stream).await;
     assert!(rest.ends_with("0\r\n\r\n"));
+}
+
+#[tokio::test]
+async fn another_form_of_a_hosts_name_gets_nothing_into_the_usual_ones_answer() {
+    let host = |head: &str| {
+        let lower = head.to_ascii_lowercase();
+        let found = lower.split("\r\nhost: ").nth(1).and_then(|rest| rest.split("\r\n").next());
+        found.unwrap_or_default().to_owned()
+    };
+    let origin = Origin::start(move |head, _| {
+        let body = format!("link to {}.", host(head));
+        format!(
+            "HTTP/1.1 200 OK\r\nCache-Control: max-age=600\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    })
+    .await;
+    let policy = Policy { cache: Some(CachePolicy::default()), ..Policy::default() };
+    let proxy = Proxy::before(&origin, policy);
+    let forms = ["a.example:80", "a.example.", "a.example.:80", "a.example"];
+    let ask = async |host: &str| {
+        let mut stream = TcpStream::connect(proxy.address).await.expect("connect");
+        let request = format!("GET /page HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("write");
+        read_all(&mut stream).await
+    };
+    for form in forms.into_iter().chain(forms) {
+        let answer = ask(form).await;
+        assert!(answer.ends_with(&format!("link to {form}.")), "{form}: {answer}");
+    }
+    assert_eq!(origin.asked(), forms.len(), "each is kept");
+    let answer = ask("A.Example").await;
+    assert!(answer.ends_with("link to a.example."), "{answer}");
+    assert_eq!(origin.asked(), forms.len());
 }

@@ -11,8 +11,8 @@ use telaio_http_proxy::ProxySettings;
 use telaio_http_proxy::h1::parse::HeadLimits;
 use telaio_http_proxy::h1::relay::ClientTimeouts;
 use telaio_http_proxy::table::{
-    Backend as BackendSpec, BackendId, Endpoint, Policy, Retry, RetryOn, Rewrite, Sticky,
-    TableChange, Timeouts,
+    Backend as BackendSpec, BackendId, Endpoint, HostMatch, PathMatch, Policy, Retry, RetryOn,
+    Rewrite, Route, Sticky, TableChange, Timeouts,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -183,10 +183,10 @@ async fn connections_are_used_again_on_both_sides_and_pipelines_are_answered_in_
         let after = backend.connections.load(std::sync::atomic::Ordering::Relaxed);
         assert_eq!(after - before, 1);
         let many: String = (0..50).fold(String::new(), |all, number| {
-            all + &format!("GET /head?{number} HTTP/1.1\r\nHost: a\r\n\r\n")
+            let close = if number == 49 { "Connection: close\r\n" } else { "" };
+            all + &format!("GET /head?{number} HTTP/1.1\r\nHost: a\r\n{close}\r\n")
         });
         client.write_all(many.as_bytes()).await.expect("write");
-        client.shutdown().await.expect("shutdown");
         let all = read_all(&mut client).await;
         let order: Vec<_> = all
             .split("GET /head?")
@@ -243,6 +243,35 @@ async fn large_bodies_arrive_whole_both_ways() {
         );
         let answer = proxy.raw(format!("{head}{sent}")).await;
         assert!(body(&answer).ends_with(&sent), "{}", answer.len());
+    }
+}
+
+#[tokio::test]
+async fn an_escaped_slash_divides_no_path_and_stays_as_it_is() {
+    let backend = Backend::start().await;
+    let proxy = Proxy::before(&[&backend]);
+    for (rewrite, expected) in [
+        (None, "/a/b%2Fc?d=%2F"),
+        (Some(Rewrite::ReplacePrefix("/new".into())), "/new/b%2Fc?d=%2F"),
+        (
+            Some(Rewrite::Regex { pattern: "/a/(.*)".into(), replacement: "/re/$1".into() }),
+            "/re/b%2Fc?d=%2F",
+        ),
+    ] {
+        let policy = Policy { rewrite, ..Policy::default() };
+        let path = PathMatch::Prefix("/a".into());
+        let route = Route::forward("r", HostMatch::Any, path, BackendId::new(BACKEND));
+        let route = Route { policy: std::sync::Arc::new(policy), ..route };
+        let problems = proxy.proxy.apply(&TableChange {
+            routes: [("r".into(), Some(route.into()))].into(),
+            ..TableChange::default()
+        });
+        assert!(problems.is_empty(), "{problems:?}");
+        backend.requests.lock().clear();
+        assert_eq!(proxy.get("/a/b%2fc?d=%2F").await.0, 200);
+        let seen = backend.seen().remove(0);
+        assert!(seen.starts_with(&format!("GET {expected} HTTP/1.1\r\n")), "{seen}");
+        assert_eq!(proxy.get("/a%2Fb").await.0, 404, "that is no element `a`");
     }
 }
 
@@ -340,8 +369,8 @@ async fn limits_have_their_own_statuses() {
     let settings = ProxySettings {
         limits: HeadLimits { head_bytes_max: 4 << 10, target_bytes_max: 1 << 10 },
         timeouts: ClientTimeouts {
-            keep_alive: Duration::from_millis(300),
-            head: Duration::from_millis(300),
+            keep_alive: Duration::from_secs(2),
+            head: Duration::from_secs(2),
             ..ClientTimeouts::default()
         },
         ..ProxySettings::default()
@@ -523,7 +552,9 @@ async fn draining_lets_requests_end_and_closes_the_rest() {
     read_response(&mut idle).await;
     let mut running = proxy.connect().await;
     running.write_all(b"GET /slow?500 HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("write");
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    while backend.seen().len() < 2 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let draining = tokio::task::spawn_blocking(move || proxy.server.drain(Duration::from_secs(10)));
     // What is kept alive may ask once more: a request may be under way that we have not seen.
     tokio::time::sleep(Duration::from_millis(100)).await;

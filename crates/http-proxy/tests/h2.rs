@@ -107,6 +107,43 @@ async fn bodies_stream_both_ways_with_trailers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn trailers_say_nothing_that_a_head_could_not() {
+    let backend = Backend::start().await;
+    let proxy = before(&backend);
+    let mut send = connect(proxy.plain).await;
+    let (response, mut body) =
+        send.send_request(request(Method::POST, "/head"), false).expect("send");
+    body.send_data(Bytes::from_static(b"hello"), false).expect("data");
+    let mut trailers = HeaderMap::new();
+    for name in ["authorization", "x_real_ip", "x-real-ip", "cookie", "x-forwarded-for"] {
+        trailers.insert(name, "evil".parse().expect("value"));
+    }
+    trailers.insert("x-sum", "5".parse().expect("value"));
+    body.send_trailers(trailers).expect("trailers");
+    let answer = read(response.await.expect("response")).await.expect("body");
+    let seen = String::from_utf8(answer.body).expect("text").to_ascii_lowercase();
+    assert!(seen.contains("hello") && seen.contains("x-sum: 5\r\n"), "{seen}");
+    assert!(!seen.contains("evil"), "{seen}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_of_the_server_itself_and_escaped_slashes() {
+    let backend = Backend::start().await;
+    let proxy = before(&backend);
+    let mut send = connect(proxy.plain).await;
+    let mut asked = request(Method::OPTIONS, "/");
+    let uri = http::Uri::builder().scheme("http").authority("a.example").path_and_query("*");
+    *asked.uri_mut() = uri.build().expect("a target");
+    let (response, _) = send.send_request(asked, true).expect("send");
+    let answer = read(response.await.expect("response")).await.expect("body");
+    assert!(answer.status == 204 && answer.headers.contains_key("allow"), "{}", answer.status);
+    assert_eq!(backend.seen(), Vec::<String>::new(), "we are asked");
+    assert_eq!(get(&mut send, "/a%2Fb/%2fc?d=%2F").await.status, 200);
+    let seen = backend.seen().remove(0);
+    assert!(seen.starts_with("GET /a%2Fb/%2Fc?d=%2F HTTP/1.1\r\n"), "{seen}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_holds_back_the_endpoint_and_nobody_else() {
     let backend = Backend::start().await;
     let proxy = before(&backend);

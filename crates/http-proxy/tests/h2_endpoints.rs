@@ -56,13 +56,17 @@ async fn a_body_that_does_not_come_is_a_408() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_to_an_endpoint_of_http2_is_a_request_as_any_other() {
+async fn a_websocket_to_an_endpoint_of_http2_is_refused_and_another_upgrade_left_out() {
     let (address, _) = h2_server().await;
     let proxy = proxy(h2c_backend(address), Policy::default(), &[]);
     let mut io = TcpStream::connect(proxy.plain).await.expect("connect");
     let asked = "GET /socket HTTP/1.1\r\nHost: a.example\r\nConnection: upgrade\r\n\
                  Upgrade: websocket\r\nSec-WebSocket-Key: eA==\r\n\r\n";
     io.write_all(asked.as_bytes()).await.expect("write");
+    let answer = support::read_response(&mut io).await;
+    assert_eq!(support::status(&answer), 501, "{answer}");
+    let mut io = TcpStream::connect(proxy.plain).await.expect("connect");
+    io.write_all(asked.replace("websocket", "other").as_bytes()).await.expect("write");
     let answer = support::read_response(&mut io).await.to_ascii_lowercase();
     assert!(answer.starts_with("http/1.1 200 ") && answer.contains("x-echo: /socket"), "{answer}");
     let upstream = proxy.proxy.upstreams().get(&BackendId::new(BACKEND)).expect("a backend");

@@ -45,12 +45,14 @@ pub(super) fn choose(peers: &Peers, pick: &Pick<'_>) -> Option<Arc<Peer>> {
     chosen.cloned().or_else(untried)
 }
 
-/// The endpoint that a client's cookie names: also a draining one, whose clients may finish there.
+/// The endpoint that a client's cookie names. A draining one finishes what runs there and takes nothing
+/// new, not of its own clients either: they get another one, and its cookie. Unless there is no other.
 fn sticky(peers: &Peers, cookie: &str, pick: &Pick<'_>) -> Option<Arc<Peer>> {
     let now_ns = clock::nanos(Instant::now());
     let named = named(peers, cookie)?;
     let tried = pick.tried.iter().any(|tried| Arc::ptr_eq(tried, named));
-    (named.is_available(now_ns) && named.weight() > 0 && !tried).then(|| named.clone())
+    let takes = named.takes_new() || (peers.ready.is_empty() && named.weight() > 0);
+    (takes && named.is_available(now_ns) && !tried).then(|| named.clone())
 }
 
 /// The endpoint that a cookie names, whether it can take a request now or not.

@@ -107,18 +107,23 @@ fn a_key_stays_and_only_the_lost_ones_keys_move() {
 }
 
 #[test]
-fn a_draining_endpoint_gets_nothing_new_but_keeps_its_sticky_clients() {
+fn a_draining_endpoint_gets_nothing_new_and_its_sticky_clients_move() {
     let key = StickyKey { secret: [7; 32], backend: "ns/web:80".into() };
     let both = [endpoint(1, 1), endpoint(2, 1)];
     let balancer = LoadBalancer::new(Balance::RoundRobin, &both, key);
     let first = balancer.get_backends()[0].clone();
     let draining = Endpoint { state: EndpointState::Draining, ..endpoint(1, 1) };
-    balancer.set(Balance::RoundRobin, None, &[draining, endpoint(2, 1)]);
+    balancer.set(Balance::RoundRobin, None, &[draining.clone(), endpoint(2, 1)]);
     assert_eq!(counts(&balancer, 4), BTreeMap::from([(2, 4)]));
     let pick = Pick { sticky: Some(first.cookie()), ..Pick::default() };
-    assert!(Arc::ptr_eq(&balancer.select_backend(&pick).expect("its own"), &first));
+    assert_eq!(port(&balancer.select_backend(&pick).expect("another")), 2);
     let forged = Pick { sticky: Some("00000000000000000000000000000000"), ..Pick::default() };
     assert_eq!(port(&balancer.select_backend(&forged).expect("another")), 2);
+    let second = Endpoint { state: EndpointState::Draining, ..endpoint(2, 1) };
+    balancer.set(Balance::RoundRobin, None, &[draining, second]);
+    assert!(Arc::ptr_eq(&balancer.select_backend(&pick).expect("there is no other"), &first));
+    balancer.set(Balance::RoundRobin, None, &both);
+    assert!(Arc::ptr_eq(&balancer.select_backend(&pick).expect("its own again"), &first));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! One fetch for many who ask for the same thing at the same time.
 //!
 //! The first becomes the leader and fetches; the others wait until what it fetched is stored, and look
-//! again. Nobody waits twice, nobody waits longer than a bound, and of what turned out not to be storable
-//! everybody fetches their own: the URI is remembered as barren for a while, so that nobody waits for
-//! it in vain.
+//! again. If the first is broken off, as when its client goes, the next one leads. Nobody waits longer than
+//! a bound, and of what turned out not to be storable everybody fetches their own: the URI is remembered as
+//! barren for a while, so that nobody waits for it in vain.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) struct Flights {
 
 #[derive(Debug)]
 struct Flight {
-    done: watch::Receiver<()>,
+    done: watch::Receiver<bool>,
     waiting: usize,
 }
 
@@ -55,13 +55,14 @@ pub(crate) enum Role {
 pub(crate) struct Leader {
     flights: Arc<Flights>,
     digest: u64,
-    _waking: watch::Sender<()>,
+    /// Whether it is known what the fetch came to.
+    ended: watch::Sender<bool>,
 }
 
 /// Someone else fetches it.
 #[derive(Debug)]
 pub struct Wait {
-    done: watch::Receiver<()>,
+    done: watch::Receiver<bool>,
 }
 
 impl Flights {
@@ -85,9 +86,9 @@ impl Flights {
             flight.waiting += 1;
             return Role::Wait(Wait { done: flight.done.clone() });
         }
-        let (waking, done) = watch::channel(());
+        let (ended, done) = watch::channel(false);
         flights.insert(digest, Flight { done, waiting: 0 });
-        Role::Lead(Leader { flights: Arc::clone(self), digest, _waking: waking })
+        Role::Lead(Leader { flights: Arc::clone(self), digest, ended })
     }
 
     fn slot(&self, digest: u64) -> &AtomicU64 {
@@ -115,6 +116,12 @@ impl Leader {
     /// What is fetched is of no use to others.
     pub(crate) fn found_barren(self, now: Moment) {
         self.flights.mark_barren(self.digest, now);
+        self.ends();
+    }
+
+    /// What it came to is known: nobody need try the same.
+    pub(crate) fn ends(&self) {
+        self.ended.send_replace(true);
     }
 }
 
@@ -125,9 +132,11 @@ impl Drop for Leader {
 }
 
 impl Wait {
-    /// Waits until the fetch has ended, well or not, or the time is over.
-    pub async fn until_done(mut self, longest: Duration) {
-        // Nothing is ever sent: the sender's end is the message.
-        let _ = tokio::time::timeout(longest, self.done.changed()).await;
+    /// Waits until the fetch has ended, well or not, or the time is over; whether it was broken off, so that
+    /// somebody else should lead.
+    pub async fn until_done(mut self, longest: Duration) -> bool {
+        // Until the sender is gone: then it can be led again.
+        let gone = async { while self.done.changed().await.is_ok() {} };
+        tokio::time::timeout(longest, gone).await.is_ok() && !*self.done.borrow()
     }
 }

@@ -165,7 +165,15 @@ impl Fetch {
     /// The origin cannot be reached, or ended in the middle of its head: what the client gets instead,
     /// if anything is left for it.
     pub fn failed(&self, now: Moment) -> Option<Reply> {
+        self.is_answered();
         self.stale(now, STALE_WHILE_UNREACHABLE, None)
+    }
+
+    /// It is known how the origin fares: those who wait need not learn it one by one.
+    fn is_answered(&self) {
+        if let Some(leader) = &self.plan.leader {
+            leader.ends();
+        }
     }
 
     /// A stale response, if it may be used.
@@ -199,6 +207,7 @@ impl Fetch {
         if matches!(status.as_u16(), 500 | 502 | 503 | 504)
             && let Some(reply) = self.stale(now, Duration::ZERO, Some(status))
         {
+            self.is_answered();
             return Answer::Serve(reply);
         }
         if self.method == Method::HEAD {
@@ -343,6 +352,7 @@ impl Fetch {
             }
         }
         // Those who wait may look now.
+        self.is_answered();
         self.plan.leader = None;
         entry.answer(&self.method, &self.request, now, told)
     }
@@ -487,7 +497,9 @@ impl Writer {
         self.kept = self.cache.store(&self.key, &Arc::new(entry), self.epoch);
         // A body that goes on is not the one that was told of.
         self.closed = true;
-        self.leader = None;
+        if let Some(leader) = self.leader.take() {
+            leader.ends();
+        }
     }
 }
 

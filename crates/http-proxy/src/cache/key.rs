@@ -2,7 +2,8 @@
 //!
 //! A key has two halves. The URI (scheme, host, port, path and query, each normalised) is what
 //! invalidation and purging go by. The place (route and backend, and what else steers the origin's
-//! answer) keeps apart what different routes make of one URI. Both are text in which every part ends
+//! answer) keeps apart what different routes make of one URI; and what is asked for by another form of
+//! the host's name, as origins see that form. Both are text in which every part ends
 //! where a byte stands that the part cannot hold, so different parts never make the same key: a host
 //! cannot pass for another's path, nor a path for a query.
 
@@ -113,7 +114,9 @@ impl Key {
         if OVERRIDING.iter().any(|name| headers.has(name)) {
             return Err(KeyError::Overridden);
         }
-        Ok(Self { uri: uri(parts)?, place: place(parts, headers)? })
+        let uri = uri(parts)?;
+        let place = place(parts, &uri, headers)?;
+        Ok(Self { uri, place })
     }
 
     /// The key of a URI alone, under which nothing is stored: to take away what is.
@@ -279,7 +282,7 @@ fn push_target(uri: &mut String, path: &str, query: Option<&str>) -> Result<(), 
     Ok(())
 }
 
-fn place(parts: &KeyParts<'_>, headers: &impl Fields) -> Result<String, KeyError> {
+fn place(parts: &KeyParts<'_>, uri: &str, headers: &impl Fields) -> Result<String, KeyError> {
     let mut place = String::with_capacity(parts.route.len() + parts.backend.len() + 1);
     for part in [parts.route, parts.backend] {
         place.extend(part.chars().map(|c| if c.is_control() { '?' } else { c }));
@@ -291,6 +294,9 @@ fn place(parts: &KeyParts<'_>, headers: &impl Fields) -> Result<String, KeyError
         place.extend(text.chars().map(|c| if c.is_control() { '?' } else { c }));
         place.push('\n');
     };
+    if !is_usual(parts, uri) {
+        push(&http::header::HOST, &parts.authority.to_ascii_lowercase());
+    }
     for name in &STEERING {
         for value in headers.values(name) {
             push(name, steering(value)?);
@@ -303,6 +309,17 @@ fn place(parts: &KeyParts<'_>, headers: &impl Fields) -> Result<String, KeyError
         }
     }
     Ok(place)
+}
+
+/// Whether the authority is written as the URI has it: without the root's dot, and with a port only if it
+/// is not the scheme's own. Origins get it as it was written, and may build links of it.
+fn is_usual(parts: &KeyParts<'_>, uri: &str) -> bool {
+    let Some((_, rest)) = uri.split_once("://") else { return false };
+    let Some(normal) = rest.get(..rest.find('/').unwrap_or(rest.len())) else { return false };
+    let own_port = normal.rsplit_once(':').filter(|(_, port)| {
+        port.parse().is_ok_and(|port: u16| port == parts.scheme.default_port())
+    });
+    parts.authority.eq_ignore_ascii_case(own_port.map_or(normal, |(host, _)| host))
 }
 
 /// What `Forwarded` says of the request. Who the client is steers nothing, and would give each its own

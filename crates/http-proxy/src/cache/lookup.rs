@@ -1,7 +1,7 @@
 //! What becomes of a request: answered from the store, or sent on to the origin.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::{AUTHORIZATION, RANGE};
 use http::{Method, StatusCode};
@@ -66,15 +66,16 @@ enum Use {
 }
 
 impl Cache {
-    /// What becomes of a request, without waiting twice: those who have to wait do so in here.
+    /// What becomes of a request: those who have to wait do so in here, and no longer than they may.
     pub async fn find<F: Fields>(&self, asked: &Asked<'_, F>) -> Lookup {
-        match self.lookup(asked, Moment::now()) {
-            Lookup::Wait(wait) => {
-                wait.until_done(self.shared.limits.wait_max).await;
-                self.look(asked, Moment::now(), true)
-            }
-            other => other,
+        let mut found = self.lookup(asked, Moment::now());
+        let end = Instant::now() + self.shared.limits.wait_max;
+        while let Lookup::Wait(wait) = found {
+            let longest = end.saturating_duration_since(Instant::now());
+            let broken_off = wait.until_done(longest).await;
+            found = self.look(asked, Moment::now(), !broken_off);
         }
+        found
     }
 
     /// What becomes of a request.

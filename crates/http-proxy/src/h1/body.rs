@@ -6,6 +6,9 @@ use super::parse::BodyLength;
 use crate::head::headers::{is_token, is_value};
 use crate::head::{Headers, Known};
 
+/// How many digits a chunk's size may have, zeros before it too.
+const SIZE_DIGITS_MAX: u8 = 16;
+
 /// What extensions of one chunk may hold; nobody uses them, some abuse them.
 const EXTENSION_BYTES_MAX: u16 = 256;
 
@@ -37,6 +40,7 @@ enum State {
 pub struct Chunked {
     state: State,
     left: u64,
+    digits: u8,
     extension: u16,
     extensions: usize,
     trailer: Vec<u8>,
@@ -44,7 +48,14 @@ pub struct Chunked {
 
 impl Default for Chunked {
     fn default() -> Self {
-        Self { state: State::SizeFirst, left: 0, extension: 0, extensions: 0, trailer: Vec::new() }
+        Self {
+            state: State::SizeFirst,
+            left: 0,
+            digits: 0,
+            extension: 0,
+            extensions: 0,
+            trailer: Vec::new(),
+        }
     }
 }
 
@@ -75,8 +86,12 @@ impl Chunked {
         self.state = match (self.state, byte) {
             (State::SizeFirst | State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
                 let digit = u64::from(char::from(byte).to_digit(16).unwrap_or(0));
-                // The top bits must be free, or the size would wrap around.
-                if self.left >> 56 != 0 {
+                if self.state == State::SizeFirst {
+                    self.digits = 0;
+                }
+                self.digits += 1;
+                // The top bits must be free, or the size would wrap around; and zeros before it are not endless.
+                if self.left >> 56 != 0 || self.digits > SIZE_DIGITS_MAX {
                     return Err(BadChunk("its size is too large"));
                 }
                 self.left = self.left << 4 | digit;

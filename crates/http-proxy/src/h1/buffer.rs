@@ -55,7 +55,7 @@ impl Buffer {
     }
 
     /// Where the first unused byte is; to come back to with [`rewind`](Self::rewind) as long as
-    /// nothing was read since.
+    /// nothing was [filled in](Self::poll_fill) since.
     pub(crate) fn mark(&self) -> usize {
         self.start
     }
@@ -113,6 +113,26 @@ impl Buffer {
                 Poll::Pending
             }
         }
+    }
+
+    /// Reads a little behind what is there and was, so that a [mark](Self::mark) still leads back; how much,
+    /// where 0 is the end. Without room nothing is read.
+    pub(crate) fn poll_behind<S: AsyncRead + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        io: &mut S,
+    ) -> Poll<io::Result<usize>> {
+        if self.bytes.is_empty() {
+            return self.poll_fill(cx, io, BYTES);
+        }
+        if self.end == self.bytes.len() {
+            return Poll::Pending;
+        }
+        let mut into = ReadBuf::new(&mut self.bytes[self.end..]);
+        let outcome = ready!(Pin::new(io).poll_read(cx, &mut into));
+        let count = into.filled().len();
+        self.end += count;
+        Poll::Ready(outcome.map(|()| count))
     }
 
     fn make_room(&mut self, room: usize) {

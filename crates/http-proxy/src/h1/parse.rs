@@ -252,6 +252,12 @@ fn is_http(protocol: &[u8]) -> bool {
     [&b"h2c"[..], b"h2", b"http", b"tls"].iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 
+/// Whether a request offers to change to WebSocket.
+pub(crate) fn asks_for_websocket(request: &Headers) -> bool {
+    let mut asked = request.get_all_known(Known::Upgrade).flat_map(protocols);
+    asked.any(|own| own.eq_ignore_ascii_case(b"websocket"))
+}
+
 /// Whether all that an endpoint changes to is something that the client has asked for.
 pub fn is_offered(request: &Headers, response: &Headers) -> bool {
     let mut told = response.get_all_known(Known::Upgrade).flat_map(protocols).peekable();

@@ -42,6 +42,23 @@ pub(crate) struct Client<S> {
     pub(crate) timer: Timer,
 }
 
+impl<S: AsyncRead + Unpin> Client<S> {
+    /// Notices that the client has gone while an endpoint is waited for, or will not read: whoever closes his
+    /// side of the connection wants no answer any more, as nginx has it. What comes of a next request is
+    /// kept. As all that had come was read before, this asks the kernel for nothing but to be told.
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ProxyError>> {
+        if !self.buffer.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let gone = ProxyError::new(ErrorKind::ClientGone);
+        match ready!(self.buffer.poll_behind(cx, &mut self.io)) {
+            Ok(0) => Poll::Ready(Err(gone)),
+            Ok(_) => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(gone.because(error))),
+        }
+    }
+}
+
 /// A request's heads and output, in memory that is used again.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
@@ -138,6 +155,10 @@ pub(crate) struct Relay<'a, S, U, R> {
     pub(crate) begun: bool,
     /// Bytes of the response's body so far.
     pub(crate) body_bytes: u64,
+    /// The endpoint has asked for the body.
+    continued: bool,
+    /// Something of the body is here.
+    body_begun: bool,
     progress: bool,
 }
 
@@ -195,6 +216,8 @@ where
             read_more: false,
             begun: false,
             body_bytes: 0,
+            continued: false,
+            body_begun: false,
             progress: true,
         }
     }
@@ -217,6 +240,11 @@ where
         }
         let outcome = self.poll_response(cx);
         if outcome.is_pending() {
+            if self.waits_for_response()
+                && let Poll::Ready(Err(gone)) = self.client.poll_gone(cx)
+            {
+                return Poll::Ready(Err(gone));
+            }
             if self.progress {
                 self.progress = false;
                 self.set_timer();
@@ -230,7 +258,9 @@ where
 
     fn set_timer(&mut self) {
         let wait = match self.stage {
-            Stage::Head if self.request_sent => self.timeouts.response_header,
+            Stage::Head if self.request_sent || self.waits_to_go_on() => {
+                self.timeouts.response_header
+            }
             Stage::Head if self.waits_for_endpoint() => self.timeouts.send,
             Stage::Head => self.timeouts.client_pause(),
             Stage::Body => self.timeouts.idle,
@@ -249,7 +279,17 @@ where
 
     /// Whether it is the endpoint that does not take what there is of the request.
     fn waits_for_endpoint(&self) -> bool {
-        self.request_read || self.sent < self.exchange.to_upstream.len()
+        self.request_read || self.sent < self.exchange.to_upstream.len() || self.waits_to_go_on()
+    }
+
+    /// Whether nothing is left to be done for the client but to wait for the endpoint.
+    fn waits_for_response(&self) -> bool {
+        self.request_sent && self.request_read && !self.has_output()
+    }
+
+    /// Whether the client sends no body before the endpoint tells it to.
+    fn waits_to_go_on(&self) -> bool {
+        self.framing.expects_continue && !self.continued && !self.body_begun
     }
 
     /// Whose fault it is that nothing happened for too long.
@@ -324,6 +364,7 @@ where
     fn stage_body(&mut self) -> Result<(), ProxyError> {
         let out = &mut self.exchange.to_upstream;
         while !self.request_read && !self.client.buffer.is_empty() && out.len() < PIECE_BYTES {
+            self.body_begun = true;
             let input = self.client.buffer.filled();
             let (used, data) = self.request_body.take(input).map_err(bad_chunk)?;
             let data = &input[used - data..used];
@@ -341,7 +382,10 @@ where
                 if self.framing.body == BodyLength::Chunked {
                     let mut trailers = self.request_body.trailers();
                     if let Some(own) = &mut trailers {
-                        own.retain(|field| self.policy.may_trail(field.name));
+                        own.retain(|field| {
+                            self.policy.may_trail(field.name)
+                                && !parse::is_ambiguous(field.name.as_bytes())
+                        });
                     }
                     write_end(out, trailers.as_ref());
                 }
@@ -506,7 +550,10 @@ where
         }
         let request = &self.exchange.request;
         let wanted = match self.exchange.response.status {
-            StatusCode::CONTINUE => self.framing.expects_continue,
+            StatusCode::CONTINUE => {
+                self.continued = true;
+                self.framing.expects_continue
+            }
             _ => request.version != Version::HTTP_10,
         };
         if wanted {

@@ -312,10 +312,19 @@ impl<S: Io> Connection<S> {
             now = None;
             decision = Box::pin(self.proxy.ask(asking, &mut exchange.request, length)).await;
         }
+        if let Decision::Forward(forwarding) = &decision
+            && framing.upgrade
+            && forwarding.upstream.is_multiplexed()
+            && parse::asks_for_websocket(&exchange.request.headers)
+        {
+            // Without the upgrade the endpoint would be asked for something else than was meant.
+            let route = Some(Arc::clone(forwarding.route_held()));
+            decision = Decision::Refuse(ErrorKind::NotImplemented, route);
+        }
         match decision {
             // Asking decides.
             Decision::Ask(_) => false,
-            // HTTP/2 has no such upgrade: there it is a request as any other.
+            // HTTP/2 has no such upgrade: whoever may do without it makes a request as any other.
             Decision::Forward(forwarding)
                 if forwarding.needs_streams()
                     && (!framing.upgrade || forwarding.upstream.is_multiplexed()) =>

@@ -162,13 +162,18 @@ impl Pump {
     }
 }
 
-/// Runs a future while the request's body flows, and interim responses are passed on.
-pub(crate) async fn with_body<S: AsyncRead + AsyncWrite + Unpin, F: Future>(
+/// Runs a future while the request's body flows, and interim responses are passed on. A client that goes
+/// meanwhile ends it.
+pub(crate) async fn with_body<S, T, F>(
     client: &mut Client<S>,
     pump: &mut Pump,
     hints: &Hints,
     future: F,
-) -> F::Output {
+) -> Result<T, ProxyError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    F: Future<Output = Result<T, ProxyError>>,
+{
     let mut future = std::pin::pin!(future);
     let (mut out, mut at, mut done) = (Vec::new(), 0, None);
     std::future::poll_fn(|cx| {
@@ -198,6 +203,12 @@ pub(crate) async fn with_body<S: AsyncRead + AsyncWrite + Unpin, F: Future>(
             }
             at = out.len();
             let _ = Pin::new(&mut client.io).poll_flush(cx);
+        }
+        if done.is_none()
+            && pump.whole
+            && let Poll::Ready(Err(gone)) = client.poll_gone(cx)
+        {
+            done = Some(Err(gone));
         }
         done.take().map_or(Poll::Pending, Poll::Ready)
     })
@@ -242,6 +253,12 @@ pub(crate) async fn send<S: AsyncRead + AsyncWrite + Unpin>(
             Poll::Pending => {
                 if sender.progressed() {
                     client.timer.set(after(Instant::now(), timeouts.idle));
+                }
+                if pump.whole
+                    && sender.out.is_empty()
+                    && let Poll::Ready(Err(gone)) = client.poll_gone(cx)
+                {
+                    return Poll::Ready(Err(gone));
                 }
                 if client.timer.poll_expired(cx) {
                     return Poll::Ready(Err(ErrorKind::ClientGone.into()));

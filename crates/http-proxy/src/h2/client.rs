@@ -1,8 +1,12 @@
 //! HTTP/2 to endpoints: a few connections, each shared by many requests.
+//!
+//! Requests beyond what the connections may carry wait, as long and as many as the backend's bounds let
+//! them: for a stream of one of these connections, or for a place among all connections of the
+//! backend, for which an idle one to whatever endpoint gives way.
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -10,11 +14,12 @@ use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 use http::{Method, StatusCode};
-use http_body::{Body as _, Frame};
+use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
+use tokio::sync::{MutexGuard, Notify};
 
-use super::convert::{self, trailers_of};
+use super::convert::{self, request_trailers_of, trailers_of};
 use crate::balance::Peer;
 use crate::balance::peer::Flight;
 use crate::body::{self, Body};
@@ -24,11 +29,11 @@ use crate::h1::timer::{Timer, after};
 use crate::head::{Known, RequestHead, ResponseHead};
 use crate::proxy::hints::Hints;
 use crate::table::{Policy, Timeouts};
-use crate::upstream::Upstream;
-use crate::upstream::connect::Manner;
+use crate::upstream::connect::{Manner, Pending};
+use crate::upstream::{Connection, Upstream};
 
-/// How many requests share a connection before another is made.
-const STREAMS_MAX: u32 = 100;
+/// How many requests share a connection, if the endpoint takes as many, before another is made.
+const STREAMS_MAX: usize = 100;
 /// How many interim responses an endpoint may send.
 const INTERIM_MAX: u32 = 16;
 /// How many connections one endpoint gets.
@@ -49,6 +54,58 @@ struct Shared {
     closed: AtomicBool,
     tls: bool,
     manner: Manner,
+    room: Arc<Room>,
+    upstream: Arc<Upstream>,
+}
+
+impl Shared {
+    /// Whether it takes one more request.
+    fn has_room(&self) -> bool {
+        let active = self.active.load(SeqCst) as usize;
+        active == 0 || active < self.send.current_max_send_streams().min(STREAMS_MAX)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.active.load(SeqCst) == 0
+    }
+}
+
+/// Tells those who wait that an endpoint's connections carry less.
+#[derive(Debug, Default)]
+struct Room {
+    waiting: AtomicU32,
+    freed: Notify,
+}
+
+impl Room {
+    fn wake_one(&self) {
+        if self.waiting.load(SeqCst) > 0 {
+            self.freed.notify_one();
+        }
+    }
+}
+
+/// A request that waits, for whatever comes first.
+struct Waiting<'a> {
+    room: &'a Room,
+    upstream: &'a Upstream,
+    _pending: Pending<'a>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.room.waiting.fetch_sub(1, SeqCst);
+        // Whatever woke this one may do for another too.
+        self.room.wake_one();
+        self.upstream.wake_one();
+    }
+}
+
+/// What a request gets.
+enum Found<'a> {
+    Place(Place),
+    /// Leave to make a connection, and that nobody else makes one meanwhile.
+    Slot(Connection, MutexGuard<'a, ()>),
 }
 
 /// A place on a connection.
@@ -59,7 +116,13 @@ pub(crate) struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.active.fetch_sub(1, Relaxed);
+        // In one order with what whoever waits does, or neither would see the other.
+        let before = self.shared.active.fetch_sub(1, SeqCst);
+        self.shared.room.wake_one();
+        if before == 1 {
+            // It may give way to one to another endpoint.
+            self.shared.upstream.wake_one();
+        }
     }
 }
 
@@ -69,6 +132,7 @@ pub(crate) struct H2Pool {
     connections: Mutex<Vec<Arc<Shared>>>,
     /// Held while a connection is made, so that many requests at once make few.
     making: tokio::sync::Mutex<()>,
+    room: Arc<Room>,
 }
 
 impl H2Pool {
@@ -81,22 +145,74 @@ impl H2Pool {
         request: &RequestHead,
     ) -> Result<Place, ProxyError> {
         let fits = |manner: &Manner| manner.fits(upstream, request);
-        if let Some(place) = self.place(STREAMS_MAX, fits) {
+        if let Some(place) = self.place(fits) {
             return Ok(place);
         }
-        let made = tokio::time::timeout(within, async {
-            let _one = self.making.lock().await;
-            if let Some(place) = self.place(STREAMS_MAX, fits) {
-                return Ok(place);
+        let deadline = tokio::time::Instant::from_std(after(Instant::now(), within));
+        let mut waits = None;
+        let found = self.find(upstream, fits, &mut waits);
+        let (slot, making) = match tokio::time::timeout_at(deadline, found).await {
+            Ok(Ok(Found::Place(place))) => return Ok(place),
+            Ok(Ok(Found::Slot(slot, making))) => (slot, making),
+            Ok(Err(error)) => return Err(error),
+            // Who never got a place says nothing about the endpoint.
+            Err(_) if waits.is_some() => return Err(ProxyError::unsent(ErrorKind::Overloaded)),
+            Err(_) => return Err(ProxyError::unsent(ErrorKind::ConnectTimeout)),
+        };
+        let opened = self.open(slot, upstream, peer, request);
+        let opened = tokio::time::timeout_at(deadline, opened).await;
+        drop(making);
+        opened.unwrap_or_else(|_| Err(ProxyError::unsent(ErrorKind::ConnectTimeout)))
+    }
+
+    /// A place on a connection, or leave to make one, as soon as there is either.
+    async fn find<'a>(
+        &'a self,
+        upstream: &'a Arc<Upstream>,
+        fits: impl Fn(&Manner) -> bool,
+        waits: &mut Option<Waiting<'a>>,
+    ) -> Result<Found<'a>, ProxyError> {
+        let limits = upstream.settings().limits.clone();
+        loop {
+            // Before looking: what is freed from now on is told.
+            let mut less = std::pin::pin!(self.room.freed.notified());
+            let mut slots = std::pin::pin!(upstream.freed.notified());
+            less.as_mut().enable();
+            slots.as_mut().enable();
+            let making = self.making.lock().await;
+            if let Some(place) = self.place(&fits) {
+                return Ok(Found::Place(place));
             }
-            if self.is_full(fits) {
-                // The endpoint's own bound on streams makes them wait.
-                let place = self.place(STREAMS_MAX * 8, fits);
-                return place.ok_or_else(|| ProxyError::unsent(ErrorKind::Overloaded));
+            let full = self.is_full(&fits);
+            if !full && let Some(slot) = upstream.slot(limits.connections_max) {
+                return Ok(Found::Slot(slot, making));
             }
-            self.open(upstream, peer, request).await
-        });
-        made.await.unwrap_or_else(|_| Err(ProxyError::unsent(ErrorKind::ConnectTimeout)))
+            drop(making);
+            if waits.is_none() {
+                let pending = upstream.wait(limits.pending_max)?;
+                self.room.waiting.fetch_add(1, SeqCst);
+                *waits = Some(Waiting { room: &self.room, upstream, _pending: pending });
+                // What was freed until now was told to nobody.
+                continue;
+            }
+            if full {
+                less.await;
+                continue;
+            }
+            // Its place is free when it has said good-bye, and that is told.
+            upstream.balancer.get_backends().iter().any(|other| other.h2.drop_one_idle());
+            tokio::select! {
+                () = less => {}
+                () = slots => {}
+            }
+        }
+    }
+
+    /// Lets go of one that nobody uses; whether there was one.
+    fn drop_one_idle(&self) -> bool {
+        let mut connections = self.connections.lock();
+        let idle = connections.iter().position(|shared| shared.is_idle());
+        idle.map(|at| connections.remove(at)).is_some()
     }
 
     /// Whether there may be no more connections. One that nobody uses and that does not do gives way.
@@ -105,8 +221,7 @@ impl H2Pool {
         if connections.len() < CONNECTIONS_MAX {
             return false;
         }
-        let of_no_use =
-            |shared: &Arc<Shared>| shared.active.load(Relaxed) == 0 && !fits(&shared.manner);
+        let of_no_use = |shared: &Arc<Shared>| shared.is_idle() && !fits(&shared.manner);
         let Some(at) = connections.iter().position(of_no_use) else { return true };
         connections.remove(at);
         false
@@ -122,25 +237,26 @@ impl H2Pool {
         self.connections.lock().retain(|shared| !shared.closed.load(Relaxed));
     }
 
-    fn place(&self, streams_max: u32, fits: impl Fn(&Manner) -> bool) -> Option<Place> {
+    fn place(&self, fits: impl Fn(&Manner) -> bool) -> Option<Place> {
         let mut connections = self.connections.lock();
         connections.retain(|shared| !shared.closed.load(Relaxed));
         let fitting = connections.iter().filter(|shared| fits(&shared.manner));
-        let free = fitting.min_by_key(|shared| shared.active.load(Relaxed))?;
-        if free.active.load(Relaxed) >= streams_max {
+        let free = fitting.min_by_key(|shared| shared.active.load(SeqCst))?;
+        if !free.has_room() {
             return None;
         }
-        free.active.fetch_add(1, Relaxed);
+        free.active.fetch_add(1, SeqCst);
         Some(Place { shared: Arc::clone(free) })
     }
 
     async fn open(
         &self,
+        slot: Connection,
         upstream: &Arc<Upstream>,
         peer: &Arc<Peer>,
         request: &RequestHead,
     ) -> Result<Place, ProxyError> {
-        let mut connection = upstream.open_multiplexed(peer, request).await?;
+        let mut connection = slot.open_for(peer, request).await?;
         let tls = connection.is_tls();
         let stream = connection.take_stream().ok_or(ErrorKind::Internal("no stream"))?;
         let failed = |error: h2::Error| {
@@ -161,6 +277,8 @@ impl H2Pool {
             closed: AtomicBool::new(false),
             tls,
             manner: connection.manner().clone(),
+            room: Arc::clone(&self.room),
+            upstream: Arc::clone(upstream),
         });
         self.connections.lock().push(Arc::clone(&shared));
         let (watched, peer) = (Arc::downgrade(&shared), Arc::downgrade(peer));
@@ -191,6 +309,9 @@ impl H2Pool {
             if let Some(shared) = watched.upgrade() {
                 shared.closed.store(true, Relaxed);
             }
+            if let Some(peer) = peer.upgrade() {
+                peer.h2.sweep();
+            }
             // Its place among the backend's connections is free now.
             drop(connection);
         });
@@ -211,14 +332,14 @@ pub(crate) struct H2Exchange {
     body: Option<Body>,
     body_left: u64,
     method: Method,
+    /// How much of the response's body is to come, if that was told.
+    left: Option<u64>,
     ended: bool,
     timer: Timer,
     timeouts: Timeouts,
     /// Something of the request went on since the timer was set.
     progress: bool,
     overall: Option<Instant>,
-    /// Whether anything of the body was taken.
-    pub(crate) body_taken: bool,
 }
 
 impl H2Exchange {
@@ -245,12 +366,12 @@ impl H2Exchange {
             body: Some(body),
             body_left: policy.body_bytes_max.unwrap_or(u64::MAX),
             method: head.method.clone(),
+            left: None,
             ended: false,
             timer: Timer::new(Instant::now()),
             timeouts: policy.timeouts.clone(),
             progress: true,
             overall,
-            body_taken: false,
         }
     }
 
@@ -277,11 +398,6 @@ impl H2Exchange {
     fn set_timer(&mut self, within: Duration) {
         let at = after(Instant::now(), within);
         self.timer.set(self.overall.map_or(at, |overall| overall.min(at)));
-    }
-
-    /// Takes the body back, if nothing of it was taken.
-    pub(crate) fn take_body(&mut self) -> Option<Body> {
-        if self.body_taken { None } else { Some(self.body.take().unwrap_or_else(body::empty)) }
     }
 
     /// The response's head; interim ones go to the client.
@@ -358,6 +474,7 @@ impl H2Exchange {
             head.headers.remove_known(Known::ContentLength);
         }
         self.ended = receive.is_end_stream() || self.method == Method::HEAD;
+        self.left = head.headers.get_known_str(Known::ContentLength).and_then(|it| it.parse().ok());
         self.receive = Some(receive);
         self.flight.answered(clock::nanos(Instant::now()));
         self.set_timer(self.timeouts.idle);
@@ -365,7 +482,10 @@ impl H2Exchange {
     }
 
     fn failed(&self, error: h2::Error) -> ProxyError {
-        let refused = error.reason() == Some(Reason::REFUSED_STREAM) && error.is_remote();
+        // Not acted on (RFC 9113 §6.8 and §8.7). An endpoint that goes away names the last stream that it takes,
+        // and only later ones end by that.
+        let refused = error.is_remote()
+            && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM));
         if error.is_go_away() || error.is_io() {
             self.place.shared.closed.store(true, Relaxed);
         }
@@ -401,7 +521,6 @@ impl H2Exchange {
                 continue;
             };
             let frame = ready!(Pin::new(body).poll_frame(cx));
-            self.body_taken = true;
             self.progress = true;
             let Some(frame) = frame.transpose()? else {
                 self.body = None;
@@ -418,7 +537,7 @@ impl H2Exchange {
                 }
                 Err(frame) => {
                     if let Ok(trailers) = frame.into_trailers() {
-                        let _ = send.send_trailers(trailers_of(&trailers).to_map());
+                        let _ = send.send_trailers(request_trailers_of(&trailers).to_map());
                         self.send = None;
                     }
                     self.body = None;
@@ -446,6 +565,7 @@ impl H2Exchange {
                 // Taken is passed on before more is asked for.
                 let _ = receive.flow_control().release_capacity(data.len());
                 self.set_timer(self.timeouts.idle);
+                self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
             Poll::Ready(Some(Err(error))) => {
@@ -488,5 +608,9 @@ impl http_body::Body for H2Exchange {
 
     fn is_end_stream(&self) -> bool {
         self.ended || self.receive.as_ref().is_some_and(RecvStream::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }

@@ -157,6 +157,14 @@ pub(crate) fn trailers_of(map: &HeaderMap) -> Headers {
     trailers
 }
 
+/// A request's trailers that may be passed on: what is dropped in a head is dropped here too, as some
+/// servers put both together.
+pub(crate) fn request_trailers_of(map: &HeaderMap) -> Headers {
+    let mut trailers = trailers_of(map);
+    trailers.retain(|field| !is_ambiguous(field.name.as_bytes()));
+    trailers
+}
+
 /// Whether a request asks for a WebSocket by extended CONNECT (RFC 8441).
 pub fn is_websocket(parts: &Parts) -> bool {
     let protocol = parts.extensions.get::<h2::ext::Protocol>();

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bytes::{Buf, BytesMut};
-use http::StatusCode;
+use http::{Method, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::balance::peer::Flight;
@@ -14,7 +14,9 @@ use crate::h1::parse::{self, BodyLength, ResponseFraming};
 use crate::h1::timer::after;
 use crate::h1::write;
 use crate::head::{RequestHead, ResponseHead};
+use crate::proxy::HttpProxy;
 use crate::proxy::attempts::Attempts;
+use crate::proxy::forward::{Failed, Wire};
 use crate::table::UpstreamProtocol;
 use crate::tls::Rewind;
 use crate::upstream::Connection;
@@ -43,12 +45,24 @@ pub(super) async fn open(
     request: &RequestHead,
     attempts: &mut Attempts<'_>,
 ) -> Result<Opened, ProxyError> {
-    loop {
-        match try_once(request, attempts).await {
-            Ok(opened) => return Ok(opened),
-            Err(error) if attempts.may_try_again(&request.method, &error) => {}
-            Err(error) => return Err(error),
-        }
+    HttpProxy::forward_request(&mut Upgrade { request }, attempts).await
+}
+
+/// A request to change the protocol, which has no body.
+struct Upgrade<'a> {
+    request: &'a RequestHead,
+}
+
+impl Wire for Upgrade<'_> {
+    type Answer = Opened;
+
+    fn method(&self) -> &Method {
+        &self.request.method
+    }
+
+    async fn attempt(&mut self, attempts: &mut Attempts<'_>) -> Result<Opened, Failed> {
+        let opened = try_once(self.request, attempts).await;
+        opened.map_err(|error| Failed { error, whole: true })
     }
 }
 

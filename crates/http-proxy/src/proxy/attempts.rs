@@ -80,9 +80,7 @@ impl<'a> Attempts<'a> {
             return;
         }
         // A kept connection that closes just then says nothing about the endpoint.
-        if reused && error.kind == ErrorKind::UpstreamClosed {
-            self.stale_again();
-        } else {
+        if !(reused && error.kind == ErrorKind::UpstreamClosed && self.stale_again()) {
             self.report(peer, true);
         }
     }
@@ -137,13 +135,15 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// A kept connection was closed: the endpoint has not been tried yet.
-    pub(crate) fn stale_again(&mut self) {
-        if self.stale < STALE_MAX {
+    /// A kept connection was closed: the endpoint has not been tried yet, unless that comes too often.
+    fn stale_again(&mut self) -> bool {
+        let again = self.stale < STALE_MAX;
+        if again {
             self.stale += 1;
             self.tries -= 1;
             self.peer = None;
         }
+        again
     }
 
     /// Whether the request may be sent once more after this failure, by safety, policy and budget.

@@ -10,6 +10,7 @@ use http::Method;
 
 use super::attempts::Attempts;
 use super::cached::kept;
+use super::repeat::Repeatable;
 use super::told::without_told;
 use super::{Forwarding, HttpProxy};
 use crate::balance::Pick;
@@ -18,7 +19,7 @@ use crate::body::Body;
 use crate::cache::{Answer, Moment};
 use crate::clock;
 use crate::compress;
-use crate::error::{ErrorKind, ProxyError};
+use crate::error::{ErrorKind, ProxyError, RetryHint};
 use crate::h1::timer::after;
 use crate::h2::client::H2Exchange;
 use crate::head::{RequestHead, ResponseHead};
@@ -95,15 +96,15 @@ impl HttpProxy {
         body: Body,
         attempts: &mut Attempts<'_>,
     ) -> Result<(ResponseHead, Body), ProxyError> {
-        Self::forward_request(&mut Streamed { request, body: Some(body) }, attempts).await
+        let mut streamed = Streamed { request, body: Repeatable::new(body) };
+        Self::forward_request(&mut streamed, attempts).await
     }
 }
 
 /// A request with its body as a stream.
 struct Streamed<'a> {
     request: &'a RequestHead,
-    /// As long as nothing of it was used.
-    body: Option<Body>,
+    body: Repeatable,
 }
 
 impl Wire for Streamed<'_> {
@@ -114,30 +115,26 @@ impl Wire for Streamed<'_> {
     }
 
     async fn attempt(&mut self, attempts: &mut Attempts<'_>) -> Result<Self::Answer, Failed> {
-        let Some(body) = self.body.take() else {
-            let kind = ErrorKind::Internal("a request without the body that it had");
-            return Err(Failed { error: kind.into(), whole: false });
-        };
-        match attempt(self.request, body, attempts).await {
-            Ok(answer) => Ok(answer),
-            Err((error, rest)) => {
-                self.body = rest;
-                Err(Failed { error, whole: self.body.is_some() })
+        match attempt(self.request, &self.body, attempts).await {
+            Ok(answer) => {
+                self.body.let_go();
+                Ok(answer)
             }
+            Err(error) => Err(Failed { error, whole: self.body.is_whole() }),
         }
     }
 }
 
-/// One try; with a failure comes the body, if nothing of it was used.
+/// One try.
 async fn attempt(
     request: &RequestHead,
-    body: Body,
+    body: &Repeatable,
     attempts: &mut Attempts<'_>,
-) -> Result<(ResponseHead, Body), (ProxyError, Option<Body>)> {
+) -> Result<(ResponseHead, Body), ProxyError> {
     let forwarding = attempts.forwarding;
     let policy = &forwarding.route.route.policy;
     let Some(peer) = attempts.select() else {
-        return Err((ErrorKind::NoEndpoint.into(), None));
+        return Err(ErrorKind::NoEndpoint.into());
     };
     let begun = attempts.now.take().unwrap_or_else(Instant::now);
     let flight = Flight::begin(peer.clone(), clock::nanos(begun));
@@ -150,11 +147,11 @@ async fn attempt(
             Ok(place) => place,
             Err(error) => {
                 attempts.failed(&peer, &error, false);
-                return Err((error, Some(body)));
+                return Err(error);
             }
         };
-        let exchange = H2Exchange::new(place, flight, request, policy, body, overall);
-        return Box::pin(attempt_multiplexed(exchange, &peer, request, attempts)).await;
+        let exchange = H2Exchange::new(place, flight, request, policy, body.again(), overall);
+        return Box::pin(attempt_multiplexed(exchange, &peer, request, body, attempts)).await;
     }
     let connection = if let Some(connection) = upstream.reuse(&peer, request) {
         Ok(connection)
@@ -166,11 +163,12 @@ async fn attempt(
         Ok(connection) => connection,
         Err(error) => {
             attempts.failed(&peer, &error, false);
-            return Err((error, Some(body)));
+            return Err(error);
         }
     };
     let now = if connection.reused { begun } else { Instant::now() };
-    let mut exchange = Exchange::new(connection, flight, request, body, policy, now, overall);
+    let mut exchange =
+        Exchange::new(connection, flight, request, body.again(), policy, now, overall);
     let mut response = ResponseHead::with_room();
     match exchange.head(&request.method, &mut response, attempts.hints).await {
         Ok(framing) => {
@@ -178,17 +176,16 @@ async fn attempt(
             let retried = attempts.retry_statuses(&request.method);
             let refused = retried.is_some_and(|on| on.status(response.status.as_u16()));
             attempts.report_answer(&peer, &response);
-            if refused && let Some(body) = exchange.take_body() {
+            if refused && body.is_whole() {
                 let kind = ErrorKind::BadResponse("refused by the route's retry policy");
-                return Err((ProxyError::idempotent(kind), Some(body)));
+                return Err(ProxyError::idempotent(kind));
             }
             Ok(through_cache(request, response, exchange.into_body(framing), &peer, attempts))
         }
         Err(error) => {
             let reused = exchange.connection().is_some_and(|connection| connection.reused);
             attempts.failed(&peer, &error, reused);
-            let body = exchange.take_body();
-            Err((error, body))
+            Err(error)
         }
     }
 }
@@ -198,20 +195,23 @@ async fn attempt_multiplexed(
     mut exchange: H2Exchange,
     peer: &Arc<crate::balance::Peer>,
     request: &RequestHead,
+    body: &Repeatable,
     attempts: &mut Attempts<'_>,
-) -> Result<(ResponseHead, Body), (ProxyError, Option<Body>)> {
+) -> Result<(ResponseHead, Body), ProxyError> {
     let mut response = ResponseHead::default();
     if let Err(error) = exchange.head(&mut response, attempts.hints).await {
-        attempts.failed(peer, &error, false);
-        return Err((error, exchange.take_body()));
+        // A connection that ends is not the endpoint's fault: what it did not take is for the next one.
+        let unsent = error.retry == RetryHint::Unsent;
+        attempts.failed(peer, &error, unsent);
+        return Err(error);
     }
     attempts.answered = Some(Instant::now());
     let retried = attempts.retry_statuses(&request.method);
     let refused = retried.is_some_and(|on| on.status(response.status.as_u16()));
     attempts.report_answer(peer, &response);
-    if refused && let Some(body) = exchange.take_body() {
+    if refused && body.is_whole() {
         let kind = ErrorKind::BadResponse("refused by the route's retry policy");
-        return Err((ProxyError::idempotent(kind), Some(body)));
+        return Err(ProxyError::idempotent(kind));
     }
     Ok(through_cache(request, response, exchange.into_body(), peer, attempts))
 }

@@ -68,7 +68,7 @@ pub enum EndpointState {
     /// New requests.
     #[default]
     Ready,
-    /// Nothing new; what runs may finish, and a sticky client may stay.
+    /// Nothing new, of sticky clients neither; what runs may finish.
     Draining,
 }
 

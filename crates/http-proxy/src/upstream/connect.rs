@@ -130,9 +130,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         // In one order with what whoever waits does, or neither would see the other.
         self.upstream.connections.fetch_sub(1, SeqCst);
-        if self.upstream.pending.load(SeqCst) > 0 {
-            self.upstream.freed.notify_one();
-        }
+        self.upstream.wake_one();
     }
 }
 
@@ -203,14 +201,12 @@ impl Connection {
         if settings.proxy_protocol.is_none() {
             peer.pool.put(self, settings.limits.idle_max);
         }
-        if upstream.pending.load(SeqCst) > 0 {
-            upstream.freed.notify_one();
-        }
+        upstream.wake_one();
     }
 }
 
 /// Counts a request that waits for a connection, as long as it lives.
-struct Pending<'a>(&'a Upstream);
+pub(crate) struct Pending<'a>(&'a Upstream);
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
@@ -264,17 +260,6 @@ impl Upstream {
         }
     }
 
-    /// A new connection that requests will share. The caller bounds the time.
-    pub(crate) async fn open_multiplexed(
-        self: &Arc<Self>,
-        peer: &Peer,
-        request: &RequestHead,
-    ) -> Result<Connection, ProxyError> {
-        let slot = self.slot(self.settings().limits.connections_max);
-        let slot = slot.ok_or_else(|| ProxyError::unsent(ErrorKind::Overloaded))?;
-        slot.open(peer, Dial::for_request(request)).await
-    }
-
     /// Whether requests share connections there.
     pub(crate) fn is_multiplexed(&self) -> bool {
         let protocol = &self.settings().protocol;
@@ -290,6 +275,9 @@ impl Upstream {
         let limits = self.settings().limits.clone();
         let mut waits = None;
         loop {
+            // Before looking: what is freed from now on is told.
+            let mut freed = std::pin::pin!(self.freed.notified());
+            freed.as_mut().enable();
             if let Some(idle) = self.reuse(peer, request) {
                 return Ok(Place::Idle(idle));
             }
@@ -297,11 +285,7 @@ impl Upstream {
                 return Ok(Place::New(slot));
             }
             if waits.is_none() {
-                let before = self.pending.fetch_add(1, SeqCst);
-                waits = Some(Pending(self));
-                if before >= limits.pending_max {
-                    return Err(ProxyError::new(ErrorKind::Overloaded));
-                }
+                waits = Some(self.wait(limits.pending_max)?);
                 // What was freed until now was told to nobody.
                 continue;
             }
@@ -309,7 +293,24 @@ impl Upstream {
             if self.balancer.get_backends().iter().any(|other| drop_one_idle(other)) {
                 continue;
             }
-            self.freed.notified().await;
+            freed.await;
+        }
+    }
+
+    /// Counts one more request that waits for a connection, if one more may.
+    pub(crate) fn wait(&self, pending_max: u32) -> Result<Pending<'_>, ProxyError> {
+        let before = self.pending.fetch_add(1, SeqCst);
+        let waits = Pending(self);
+        if before >= pending_max {
+            return Err(ProxyError::new(ErrorKind::Overloaded));
+        }
+        Ok(waits)
+    }
+
+    /// A place for a connection, or an idle one, may be free: somebody who waits shall look.
+    pub(crate) fn wake_one(&self) {
+        if self.pending.load(SeqCst) > 0 {
+            self.freed.notify_one();
         }
     }
 
@@ -324,7 +325,7 @@ impl Upstream {
     }
 
     /// A place for one more connection.
-    fn slot(self: &Arc<Self>, connections_max: u32) -> Option<Connection> {
+    pub(crate) fn slot(self: &Arc<Self>, connections_max: u32) -> Option<Connection> {
         let one_more = |count: u32| (count < connections_max).then_some(count + 1);
         self.connections.fetch_update(SeqCst, SeqCst, one_more).ok()?;
         let now = Instant::now();
@@ -372,6 +373,15 @@ impl<'a> Dial<'a> {
 }
 
 impl Connection {
+    /// Makes it, on behalf of a request. The caller bounds the time.
+    pub(crate) async fn open_for(
+        self,
+        peer: &Peer,
+        request: &RequestHead,
+    ) -> Result<Self, ProxyError> {
+        self.open(peer, Dial::for_request(request)).await
+    }
+
     async fn open(mut self, peer: &Peer, dial: Dial<'_>) -> Result<Self, ProxyError> {
         let failed = |error| ProxyError::unsent(ErrorKind::Connect).because(error);
         let stream = match peer.address() {

@@ -21,7 +21,8 @@ use crate::h1::buffer::{Buffer, poll_write_from};
 use crate::h1::parse::{self, BodyLength, ResponseFraming};
 use crate::h1::timer::after;
 use crate::h1::write;
-use crate::head::{Headers, RequestHead, ResponseHead};
+use crate::h2::convert::request_trailers_of;
+use crate::head::{RequestHead, ResponseHead};
 use crate::proxy::hints::Hints;
 use crate::table::{Policy, Timeouts};
 
@@ -46,7 +47,7 @@ pub(crate) struct Exchange {
     /// What is left of the request's body.
     body: Option<Body>,
     /// Whether anything of it was taken.
-    pub(crate) body_used: bool,
+    body_used: bool,
     body_left: u64,
     chunked: bool,
     buffer: Buffer,
@@ -127,11 +128,6 @@ impl Exchange {
         exchange
     }
 
-    /// The body, if nothing of it was taken: another try may send it.
-    pub(crate) fn take_body(&mut self) -> Option<Body> {
-        if self.body_used { None } else { Some(self.body.take().unwrap_or_else(body::empty)) }
-    }
-
     /// The connection, for one that is reused or broken.
     pub(crate) fn connection(&self) -> Option<&Connection> {
         self.connection.as_ref()
@@ -148,11 +144,8 @@ impl Exchange {
                 let written = poll_write_from(cx, stream, &self.out, &mut self.sent);
                 self.progress |= self.sent > before && self.body_used;
                 if ready!(written).is_err() {
-                    // It may have answered before it closed; whoever reads finds out. A body of which
-                    // nothing was taken stays, for another try.
-                    if self.body_used {
-                        self.body = None;
-                    }
+                    // It may have answered before it closed; whoever reads finds out.
+                    self.body = None;
                     return Poll::Ready(Ok(()));
                 }
                 self.out.clear();
@@ -182,7 +175,7 @@ impl Exchange {
                         continue;
                     }
                     Err(frame) => {
-                        trailers = frame.into_trailers().ok().map(|map| Headers::from(&map));
+                        trailers = frame.into_trailers().ok().map(|map| request_trailers_of(&map));
                     }
                 },
                 Some(Err(error)) => return Poll::Ready(Err(error)),

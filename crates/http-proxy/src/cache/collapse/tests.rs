@@ -17,8 +17,25 @@ async fn others_wait_until_the_leader_is_done() {
     assert!(is_leader(&flights.join(2, now())), "another digest is another fetch");
     let waiting = tokio::spawn(wait.until_done(Duration::from_mins(1)));
     drop(leader);
-    waiting.await.unwrap();
+    assert!(waiting.await.unwrap(), "nobody knows what it would have come to");
     assert!(is_leader(&flights.join(1, now())));
+}
+
+#[tokio::test]
+async fn a_fetch_that_came_to_something_is_not_broken_off() {
+    let flights = Arc::new(Flights::new());
+    for barren in [false, true] {
+        let digest = u64::from(barren);
+        let Role::Lead(leader) = flights.join(digest, now()) else { panic!("the first leads") };
+        let Role::Wait(wait) = flights.join(digest, now()) else { panic!("the second waits") };
+        leader.ends();
+        if barren {
+            leader.found_barren(now());
+        } else {
+            drop(leader);
+        }
+        assert!(!wait.until_done(Duration::from_mins(1)).await);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -26,7 +43,7 @@ async fn nobody_waits_longer_than_the_bound() {
     let flights = Arc::new(Flights::new());
     let _leader = flights.join(1, now());
     let Role::Wait(wait) = flights.join(1, now()) else { panic!("the second has to wait") };
-    wait.until_done(Duration::from_secs(5)).await;
+    assert!(!wait.until_done(Duration::from_secs(5)).await);
 }
 
 #[test]

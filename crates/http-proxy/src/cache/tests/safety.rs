@@ -102,6 +102,9 @@ fn hosts_ports_and_schemes_are_kept_apart() {
     let variations = [
         Request { scheme: Scheme::Http, ..get("/a") },
         Request { authority: "example.org:8443".into(), ..get("/a") },
+        // The origin sees the name as it is written.
+        Request { authority: "example.org:443".into(), ..get("/a") },
+        Request { authority: "example.org.".into(), ..get("/a") },
         Request { authority: "evil.example".into(), ..get("/a") },
         Request { authority: "example.org.evil.example".into(), ..get("/a") },
         Request { query: Some(String::new()), ..get("/a") },
@@ -114,10 +117,8 @@ fn hosts_ports_and_schemes_are_kept_apart() {
             request.authority
         );
     }
-    for same in ["EXAMPLE.ORG", "example.org:443", "example.org."] {
-        let request = Request { authority: same.into(), ..get("/a") };
-        assert_eq!(bench.ask(&request, None).text(), "https", "{same}");
-    }
+    let same = Request { authority: "EXAMPLE.ORG".into(), ..get("/a") };
+    assert_eq!(bench.ask(&same, None).text(), "https");
 }
 
 #[test]
