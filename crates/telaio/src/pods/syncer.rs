@@ -322,7 +322,7 @@ fn refusal(chain: &str) -> String {
          --add-interface=tlb-NODE --add-interface=telaio.1, and firewall-cmd --reload"
             .to_owned()
     } else if let Some((program, _)) =
-        chain.split_once(" ").filter(|(it, _)| it.ends_with("-legacy"))
+        chain.split_once(' ').filter(|(it, _)| it.ends_with("-legacy"))
     {
         format!(
             "accept there what comes in and goes out by their links, as with: {program} -I FORWARD -i tl+ -j ACCEPT, and the same with -o"
