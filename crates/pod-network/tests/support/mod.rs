@@ -137,14 +137,24 @@ impl Chance {
     }
 }
 
-/// Two inventories are the same; else the lines that differ.
+/// Two inventories are the same; else the lines that differ. In which order a set has its elements is the kernel's to say.
 pub fn assert_same(now: &str, before: &str, when: &str) {
-    let only = |these: &str, those: &str| {
-        let lines = these.lines().filter(|line| !those.lines().any(|other| other == *line));
-        lines.map(str::to_owned).collect::<Vec<_>>()
+    let (now, before) = (in_order(now), in_order(before));
+    let only = |these: &[&str], those: &[&str]| {
+        let lines = these.iter().filter(|line| !those.contains(line));
+        lines.map(|line| (*line).to_owned()).collect::<Vec<_>>()
     };
-    let (more, less) = (only(now, before), only(before, now));
+    let (more, less) = (only(&now, &before), only(&before, &now));
     assert!(now == before, "{when}: there is too much: {more:#?}, and too little: {less:#?}");
+}
+
+/// Lines, and elements of sets each as one.
+fn in_order(inventory: &str) -> Vec<&str> {
+    let bare = |line| str::trim_start_matches(str::trim(line), "elements = { ");
+    let lines = inventory.split(['\n', ',']).map(bare);
+    let mut lines: Vec<&str> = lines.map(|line| line.trim_end_matches([' ', '}'])).collect();
+    lines.sort_unstable();
+    lines
 }
 
 fn gateway4(number: u8) -> Ipv4Inet {
