@@ -97,7 +97,7 @@ impl Gateway {
     pub fn new(settings: GatewaySettings) -> Self {
         let tls = HostTls::new(settings.default_certificate.clone());
         let cluster = Cluster { local_targets: settings.local_targets, ..Cluster::default() };
-        Self { settings, tls, cluster, ..Self::default() }
+        Self { settings, cluster, tls, ..Self::default() }
     }
 
     /// Somebody's decision to pause what has this host and path of an Ingress.
