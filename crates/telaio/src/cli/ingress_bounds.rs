@@ -11,6 +11,7 @@ const TIME_MIN: Duration = Duration::from_secs(1);
 
 /// What clients may take, and what is kept for them.
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_field_names, reason = "they are the flags' names")]
 pub(crate) struct IngressBoundsArgs {
     /// How many connections of clients there may be; beyond, those that are idle for longest give way
     #[arg(long, value_name = "NUMBER", default_value_t = 65_536,
