@@ -16,7 +16,7 @@ export function targetText(target: Target): string {
 export function drain(service: Key, target: Target): Ask {
   return {
     title: `Drain ${targetText(target)}`,
-    about: `Of ${text(service)}: nothing new is sent there; what runs may finish.`,
+    about: 'Nothing new is sent there; what runs may finish.',
     verb: 'Drain',
     lasts: true,
     danger: true,

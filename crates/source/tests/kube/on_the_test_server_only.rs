@@ -1,5 +1,6 @@
 //! What needs a server that fails on demand, or a cluster with nothing else in it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -581,4 +582,57 @@ async fn overrides_are_written_again_after_a_conflict_and_refusals_say_what_to_d
     server.refuse("update", "configmaps", 409);
     let error = writer.write(set(&seen)).await.unwrap_err().to_string();
     assert!(error.contains("again and again"), "{error}");
+}
+
+/// What the roles of deploy/overrides-rbac.yaml allow the agent: verb and resource.
+fn allowed() -> BTreeSet<(String, String)> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/overrides-rbac.yaml");
+    let objects: Vec<Value> =
+        serde_saphyr::from_multiple(&std::fs::read_to_string(path).unwrap()).unwrap();
+    // Those of people: what they may is asked, not done.
+    let people = ["telaio-admin", "telaio-viewer"];
+    let agents =
+        objects.iter().filter(|it| !people.contains(&it["metadata"]["name"].as_str().unwrap()));
+    let mut allowed = BTreeSet::new();
+    for rule in agents.filter_map(|object| object["rules"].as_array()).flatten() {
+        let words = |name: &str| {
+            let all = rule[name].as_array().unwrap().iter();
+            all.map(|word| word.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        for verb in words("verbs") {
+            for resource in words("resources") {
+                assert!(verb != "*" && resource != "*", "{rule}");
+                allowed.insert((verb.clone(), resource));
+            }
+        }
+    }
+    allowed
+}
+
+#[tokio::test]
+async fn what_deciding_asks_of_a_cluster_is_what_the_manifest_allows() {
+    let server = Server::start().await;
+    let client = telaio_source::kube::client(Some(server.kubeconfig.clone())).await.unwrap();
+    let writer = OverrideWriter::kube(client.clone(), "kube-system");
+    writer.write(set(&decided("a", None))).await.unwrap();
+    writer.write(set(&decided("b", Some(100)))).await.unwrap();
+    writer.remove_seen(vec![decided("b", Some(100))]).await.unwrap();
+    writer.write(replace(&decided("c", None), None)).await.unwrap_err();
+    assert!(telaio_source::kube::review(&client, "nobody's").await.unwrap().is_none());
+    let (allowed, seen) = (allowed(), server.requests());
+    let asked = seen.iter().filter(|it| !it.resource.starts_with('/'));
+    let asked: BTreeSet<_> = asked.map(|it| (it.verb.clone(), it.resource.clone())).collect();
+    let too_much: Vec<_> = asked.difference(&allowed).collect();
+    assert!(too_much.is_empty(), "{too_much:?} beyond {allowed:?}");
+    for (verb, resource) in
+        [("get", "configmaps"), ("create", "configmaps"), ("update", "configmaps")]
+    {
+        assert!(asked.contains(&(verb.into(), resource.into())), "{verb} {resource}: {asked:?}");
+    }
+    for resource in ["tokenreviews", "subjectaccessreviews"] {
+        assert!(allowed.contains(&("create".into(), resource.into())), "{allowed:?}");
+    }
+    for (verb, resource) in [("list", "configmaps"), ("watch", "overrides")] {
+        assert!(allowed.contains(&(verb.into(), resource.into())), "{allowed:?}");
+    }
 }
