@@ -89,8 +89,9 @@ test('a backend added by hand serves, and removing it takes it away', async ({ o
   const page = await open();
   await page.open('services/staging/frontend');
   await page.getByRole('button', { name: 'Add backend' }).click();
-  await confirm(page, 'Add backend', { fill: { Address: extra.address, Port: '8080' } });
+  await confirm(page, 'Add backend', { fill: { Address: extra.address, Port: '8080', Node: 'loom-b' } });
   await endpointRow(page, extra.address).getByText('Added').waitFor();
+  await endpointRow(page, extra.address).getByText('loom-b').waitFor();
   await until('it gets requests', async () => (await share([extra], ports, HOSTS.staging, '/', 10))[0] > 0, RETURN_MS);
   await page.locator('.toast').getByRole('button', { name: 'Undo' }).click();
   await confirm(page, 'Undo');
