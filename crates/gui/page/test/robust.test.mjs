@@ -13,7 +13,7 @@ const STREAMS = 100;
 const INTERACTIVE_MS_MAX = 15_000;
 const FRAME_P95_MS_MAX = 600;
 /** Script, style and layout of a frame, in processor time: several times what docs/gui.md names. */
-const FRAME_WORK_MS_MAX = 80;
+const FRAME_WORK_MS_MAX = 50;
 const FRAMES = 120;
 const SEARCH_MS_MAX = 5000;
 /** Rounds with and without pages, and how much more a request may cost with them: what such rounds differ by anyway. */
