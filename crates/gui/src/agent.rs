@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use telaio_model::{ObjectKey, Override};
 
+use crate::audit::Step;
 use crate::values::action::Purge;
 use crate::values::ingress::{CertificateItem, RouteItem};
 use crate::values::overview::{Overview, PlaneHealth};
@@ -157,11 +158,8 @@ pub trait Agent: Send + Sync + 'static {
     /// them, others may be.
     fn overrides(&self) -> Vec<Arc<Override>>;
 
-    /// Writes overrides, or removes them: all or none.
-    fn decide(
-        &self,
-        changes: Vec<(ObjectKey, Option<Override>)>,
-    ) -> BoxFuture<'_, Result<(), Refusal>>;
+    /// Writes overrides, or removes them: all or none, and none where one is not written as `before` says.
+    fn decide(&self, steps: Vec<Step>) -> BoxFuture<'_, Result<(), Refusal>>;
 
     /// Overrides that have ended and are still written down, ordered by name: cheap.
     fn ended(&self) -> Vec<Arc<Override>>;

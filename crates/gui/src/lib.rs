@@ -35,7 +35,7 @@ pub mod token;
 pub mod values;
 
 pub use agent::{Agent, Figures, HttpFigures, Network, Refusal};
-pub use audit::AuditLog;
+pub use audit::{AuditLog, Step};
 pub use entry_id::AgentName;
 pub use events::{EventLog, NewEvent};
 pub use guard::GuardSettings;

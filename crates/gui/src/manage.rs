@@ -314,8 +314,7 @@ impl Manager {
 
     /// Writes, and waits until what was written has been read: who asks next sees it.
     async fn decide(&self, steps: &[Step]) -> Result<(), Refusal> {
-        let changes = steps.iter().map(|step| (step.key.clone(), step.after.clone())).collect();
-        self.agent().decide(changes).await?;
+        self.agent().decide(steps.to_vec()).await?;
         let deadline = Instant::now() + READ_BACK_TIME_MAX;
         let now_s = now_ms() / 1000;
         let is_there = |overrides: &[Arc<Override>]| {

@@ -36,6 +36,15 @@ const REVIEWS_MAX: usize = 256;
 const REVIEW_PAUSE: Duration = Duration::from_millis(500);
 
 type Digest = [u8; 32];
+
+/// By what failures are counted: whoever has one IPv6 address has all of its /64.
+fn network_of(from: IpAddr) -> IpAddr {
+    match from.to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & (u128::MAX << 64)).into()),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
 /// When the cluster was asked about a token, and what it said.
 type Review = (Instant, Option<(String, Role)>);
 
@@ -163,7 +172,9 @@ pub struct Tokens {
     /// How often it is asked about tokens from where too many wrong ones came.
     pub review_pause: Duration,
     failures: Mutex<BTreeMap<IpAddr, (Instant, u32)>>,
-    reviews: Mutex<HashMap<Digest, Review>>,
+    /// What the cluster confirmed, and what it did not: apart, so that wrong ones take no right one's place.
+    confirmed: Mutex<HashMap<Digest, Review>>,
+    refused: Mutex<HashMap<Digest, Review>>,
     /// When the cluster was last asked for one from where too many wrong ones came.
     asked: Mutex<Option<Instant>>,
 }
@@ -176,7 +187,8 @@ impl Default for Tokens {
             review_time: REVIEW_TIME,
             review_pause: REVIEW_PAUSE,
             failures: Mutex::default(),
-            reviews: Mutex::default(),
+            confirmed: Mutex::default(),
+            refused: Mutex::default(),
             asked: Mutex::default(),
         }
     }
@@ -210,10 +222,13 @@ impl Tokens {
 
     /// What the cluster said about a token a moment ago, or whether it may be asked now.
     pub fn reviewed(&self, token: &str, from: IpAddr) -> Reviewed {
-        if let Some((at, answer)) = self.reviews.lock().get(&digest_of(token))
-            && at.elapsed() < self.review_time
-        {
-            return Reviewed::Said(answer.clone());
+        let digest = digest_of(token);
+        for reviews in [&self.confirmed, &self.refused] {
+            if let Some((at, answer)) = reviews.lock().get(&digest)
+                && at.elapsed() < self.review_time
+            {
+                return Reviewed::Said(answer.clone());
+            }
         }
         if !self.is_over(from) {
             return Reviewed::Ask;
@@ -228,17 +243,26 @@ impl Tokens {
 
     /// Remembers what it said.
     pub fn remember(&self, token: &str, answer: Option<(String, Role)>) {
-        let mut reviews = self.reviews.lock();
+        let digest = digest_of(token);
+        let (holds, other) = match answer {
+            Some(_) => (&self.confirmed, &self.refused),
+            None => (&self.refused, &self.confirmed),
+        };
+        other.lock().remove(&digest);
+        let mut reviews = holds.lock();
         if reviews.len() >= REVIEWS_MAX {
             reviews.retain(|_, (at, _)| at.elapsed() < self.review_time);
         }
-        if reviews.len() < REVIEWS_MAX {
-            reviews.insert(digest_of(token), (Instant::now(), answer));
+        if reviews.len() >= REVIEWS_MAX {
+            let some = reviews.keys().next().copied();
+            some.and_then(|some| reviews.remove(&some));
         }
+        reviews.insert(digest, (Instant::now(), answer));
     }
 
     /// A wrong token came from there; whether that is too often.
     pub fn failed(&self, from: IpAddr) -> bool {
+        let from = network_of(from);
         let mut failures = self.failures.lock();
         if failures.len() >= ADDRESSES_MAX && !failures.contains_key(&from) {
             failures.retain(|_, (since, _)| since.elapsed() < FAILURES_WINDOW);
@@ -257,7 +281,7 @@ impl Tokens {
 
     fn is_over(&self, from: IpAddr) -> bool {
         let failures = self.failures.lock();
-        failures.get(&from).is_some_and(|(since, count)| {
+        failures.get(&network_of(from)).is_some_and(|(since, count)| {
             since.elapsed() < FAILURES_WINDOW && *count >= FAILURES_MAX
         })
     }
@@ -289,6 +313,34 @@ mod tests {
         tokens.remember("e", anna.clone());
         assert_eq!(tokens.reviewed("e", from), Reviewed::Said(anna));
         assert!(!format!("{tokens:?}").contains("admin"));
+    }
+
+    #[test]
+    fn wrong_tokens_take_no_right_ones_place_in_what_is_remembered() {
+        let (tokens, from) = (Tokens::default(), IpAddr::from([127, 0, 0, 1]));
+        for i in 0..REVIEWS_MAX * 2 {
+            tokens.remember(&format!("wrong {i}"), None);
+        }
+        let anna = Some(("anna".to_owned(), Role::Admin));
+        tokens.remember("hers", anna.clone());
+        assert_eq!(tokens.reviewed("hers", from), Reviewed::Said(anna));
+        assert!(tokens.refused.lock().len() <= REVIEWS_MAX);
+        tokens.remember("hers", None);
+        assert_eq!(tokens.reviewed("hers", from), Reviewed::Said(None), "it was taken from her");
+    }
+
+    #[test]
+    fn the_addresses_of_one_ipv6_network_are_counted_as_one() {
+        let tokens = Tokens { review_pause: Duration::from_hours(1), ..Tokens::default() };
+        let of = |text: &str| -> IpAddr { text.parse().unwrap() };
+        for i in 0..FAILURES_MAX {
+            assert!(!tokens.failed(of(&format!("2001:db8::{i:x}:1"))));
+        }
+        assert!(tokens.failed(of("2001:db8::ffff")));
+        assert!(!tokens.failed(of("2001:db8:0:1::1")), "another's network");
+        assert!(!tokens.failed(of("192.0.2.1")) && !tokens.failed(of("::ffff:192.0.2.1")));
+        assert_eq!(tokens.reviewed("c", of("2001:db8::abcd")), Reviewed::Ask, "now and then");
+        assert_eq!(tokens.reviewed("c", of("2001:db8::abcd")), Reviewed::NotNow);
     }
 
     #[test]

@@ -109,6 +109,23 @@ async fn a_weight_replaces_a_drain_and_undoing_brings_the_drain_back() {
 }
 
 #[tokio::test]
+async fn undoing_hands_on_what_was_seen_and_fails_where_another_agent_was_quicker() {
+    let server = start(Imagined::default()).await;
+    let done = act(&server, &json!({"action": drain("web-0000-1")})).await;
+    let ours = server.agent.overrides.lock().values().next().cloned().unwrap();
+    let theirs = Override { by: "bob".into(), ..Override::clone(&ours) };
+    server.agent.unread.lock().insert(ours.meta.key.clone(), Arc::new(theirs));
+    let refused = server.post(&undo(&done), &json!({})).await;
+    assert_eq!(refused.status, 409, "{}", refused.body);
+    assert!(refused.body.contains("was changed meanwhile"), "{}", refused.body);
+    assert_eq!(endpoint(&server, "10.0.0.1").await["drained"], true);
+    let entry = server.json("/api/v1/audit").await["items"][0].clone();
+    assert_eq!(entry["outcome"], "failed", "{entry}");
+    server.agent.unread.lock().clear();
+    assert_eq!(server.post(&undo(&done), &json!({})).await.status, 200, "it can still be undone");
+}
+
+#[tokio::test]
 async fn the_last_endpoint_is_warned_about() {
     let server = start(Imagined::default()).await;
     for pod in ["web-0000-1", "web-0000-2"] {

@@ -9,6 +9,8 @@
 //!   Whoever writes at the same time loses nothing: one waits, or reads again.
 //! - Only overrides that were written here are replaced or removed here.
 //! - One that has ended is removed only as it was seen: what somebody wrote since stays.
+//! - What is replaced or taken back is what whoever decided saw: a decision that another agent wrote in
+//!   between is never lost unseen.
 
 mod dir;
 mod kube;
@@ -42,6 +44,26 @@ pub enum WriteError {
     /// Others kept writing at the same time.
     #[error("the ConfigMap {0} changed again and again while it was written; try again")]
     Conflict(String),
+    /// Another decided about the same since it was looked at.
+    #[error("the override {key} was changed meanwhile: {}; look at it again", is_now(.now.as_deref()))]
+    Changed {
+        /// Which.
+        key: ObjectKey,
+        /// What is written now.
+        now: Option<Box<Override>>,
+    },
+    /// It is not written where telaio writes.
+    #[error(
+        "the override {key} does not stand in {place}, where telaio writes, but in {found}; take it back there"
+    )]
+    Elsewhere {
+        /// Which.
+        key: ObjectKey,
+        /// Where it would have been.
+        place: String,
+        /// Where it is.
+        found: String,
+    },
     /// There is no more room.
     #[error("there are {0} overrides already; remove some first")]
     TooMany(usize),
@@ -49,6 +71,75 @@ pub enum WriteError {
 
 /// How many overrides are kept: more is no management by hand, and a ConfigMap holds 1 MiB.
 pub const OVERRIDES_MAX: usize = 500;
+
+/// One override that is to be set or removed, and what it is to replace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// Its name.
+    pub key: ObjectKey,
+    /// What whoever decides saw. One that has ended counts as none.
+    pub before: Option<Override>,
+    /// What it is to be.
+    pub after: Option<Override>,
+}
+
+impl Change {
+    /// Whether what is written is still what was seen.
+    fn check(&self, written: Option<&Override>, now_s: i64) -> Result<Checked, WriteError> {
+        let counts = |it: &&Override| it.is_active(now_s);
+        let (seen, stored) = (self.before.as_ref().filter(counts), written.filter(counts));
+        match (seen, stored) {
+            (Some(seen), Some(stored)) if same(seen, stored) => Ok(Checked::AsSeen),
+            (Some(_), None) => Ok(Checked::NotThere),
+            // It has ended. Where it is taken back, it may also stand elsewhere.
+            (None, None) if self.is_of_nothing(written) => Ok(Checked::NotThere),
+            (None, None) => Ok(Checked::AsSeen),
+            (_, now) => {
+                let now = now.cloned().map(Box::new);
+                Err(WriteError::Changed { key: self.key.clone(), now })
+            }
+        }
+    }
+
+    /// Whether something is to be removed that is not written.
+    fn is_of_nothing(&self, written: Option<&Override>) -> bool {
+        self.before.is_some() && self.after.is_none() && written.is_none()
+    }
+
+    /// What to say of an override that was seen and is not written here, by where it was found.
+    fn not_there(&self, place: String, found: Option<String>) -> Result<(), WriteError> {
+        let key = self.key.clone();
+        match found {
+            Some(found) => Err(WriteError::Elsewhere { key, place, found }),
+            None if self.before.as_ref().is_some_and(|it| it.is_active(now_s())) => {
+                Err(WriteError::Changed { key, now: None })
+            }
+            // What has ended is tidied away by whoever is first.
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a look at the place told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Checked {
+    AsSeen,
+    /// What was seen is not written here: somebody removed it, or it stands elsewhere.
+    NotThere,
+}
+
+/// What is written now, for an error.
+fn is_now(now: Option<&Override>) -> String {
+    match now {
+        Some(now) if now.by.is_empty() => "somebody decided anew".to_owned(),
+        Some(now) => format!("{} decided anew", now.by),
+        None => "somebody took it back".to_owned(),
+    }
+}
+
+fn now_s() -> i64 {
+    Timestamp::now().as_second()
+}
 
 /// Writes overrides to where the source will read them.
 #[derive(Debug, Clone)]
@@ -89,11 +180,8 @@ impl OverrideWriter {
         }
     }
 
-    /// Sets and removes overrides, all or none.
-    pub async fn write(
-        &self,
-        changes: Vec<(ObjectKey, Option<Override>)>,
-    ) -> Result<(), WriteError> {
+    /// Sets and removes overrides, all or none; and none where one of them is not as it was seen.
+    pub async fn write(&self, changes: Vec<Change>) -> Result<(), WriteError> {
         match self {
             Self::Dir(dir) => {
                 let (dir, place) = (dir.clone(), dir.path());

@@ -37,13 +37,13 @@ use telaio_gui::values::trace::{TraceAnswer, TraceQuestion};
 use telaio_gui::values::{Key, Role};
 use telaio_gui::{
     Agent, AgentName, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings, Network,
-    Refusal,
+    Refusal, Step,
 };
 use telaio_model::{ObjectKey, Override};
 use telaio_source::SourceSpec;
 use telaio_source::brain::BrainOptions;
 use telaio_source::kube::Client;
-use telaio_source::overrides::{OverrideWriter, WriteError};
+use telaio_source::overrides::{Change, OverrideWriter, WriteError};
 
 use crate::cli::{ListenArgs, ProxyArgs};
 use crate::exit::CommandError;
@@ -305,7 +305,10 @@ impl AdminAgent {
 
 fn refusal(error: &WriteError) -> Refusal {
     match error {
-        WriteError::Conflict(_) | WriteError::TooMany(_) => Refusal::Conflict(error.to_string()),
+        WriteError::Conflict(_)
+        | WriteError::TooMany(_)
+        | WriteError::Changed { .. }
+        | WriteError::Elsewhere { .. } => Refusal::Conflict(error.to_string()),
         _ => Refusal::Unavailable(error.to_string()),
     }
 }
@@ -417,11 +420,13 @@ impl Agent for AdminAgent {
         self.known_overrides()
     }
 
-    fn decide(
-        &self,
-        changes: Vec<(ObjectKey, Option<Override>)>,
-    ) -> BoxFuture<'_, Result<(), Refusal>> {
-        async { self.writer.write(changes).await.map_err(|error| refusal(&error)) }.boxed()
+    fn decide(&self, steps: Vec<Step>) -> BoxFuture<'_, Result<(), Refusal>> {
+        async {
+            let change = |Step { key, before, after }| Change { key, before, after };
+            let changes = steps.into_iter().map(change).collect();
+            self.writer.write(changes).await.map_err(|error| refusal(&error))
+        }
+        .boxed()
     }
 
     fn read_only_because(&self) -> Option<String> {

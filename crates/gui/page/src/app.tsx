@@ -139,7 +139,7 @@ function Nav({ open, current }: { open: boolean; current: string }) {
         <div class="who">
           <b>{seen?.node ?? (seen ? seen.command : '')}</b>
           <span>{seen ? `telaio ${seen.version} · up ${duration(seen.uptime_s)}` : ''}</span>
-          <span>{mayAct().may ? 'Signed in to manage' : `Read only: ${mayAct().because}`}</span>
+          <span>{rights()}</span>
         </div>
         <div class="row">
           <button type="button" class="btn quiet icon" aria-label={dark ? 'Light colours' : 'Dark colours'} title={dark ? 'Light colours' : 'Dark colours'} onClick={turn}>
@@ -150,6 +150,13 @@ function Nav({ open, current }: { open: boolean; current: string }) {
       </div>
     </aside>
   );
+}
+
+/** What who is signed in may do. */
+function rights(): string {
+  const decide = mayAct();
+  if (decide.may) return 'Signed in to manage';
+  return mayAct(true).may ? `Purge and re-sync only: ${decide.because}` : `Read only: ${decide.because}`;
 }
 
 function Lost() {

@@ -1,4 +1,5 @@
 // The questions: what each action asks before it is done.
+import { overview } from './live';
 import type { Ask } from './manage';
 import type { Key, Target } from './types';
 
@@ -16,7 +17,7 @@ export function targetText(target: Target): string {
 export function drain(service: Key, target: Target): Ask {
   return {
     title: `Drain ${targetText(target)}`,
-    about: `Of ${text(service)}: nothing new is sent there; what runs may finish.`,
+    about: 'Nothing new is sent there; what runs may finish.',
     verb: 'Drain',
     lasts: true,
     danger: true,
@@ -71,15 +72,16 @@ export function addBackend(service: Key): Ask {
       { name: 'address', label: 'Address', placeholder: '192.0.2.10' },
       { name: 'port', label: 'Port', type: 'number', hint: 'Empty: the service’s own target ports' },
       { name: 'weight', label: 'Weight', type: 'number', first: '1' },
+      { name: 'node', label: 'Node', placeholder: overview.value?.node ?? '', hint: 'Where it runs, if on a node: traffic that stays on its node finds it there' },
     ],
-    action: ({ address = '', port = '', weight: share = '' }) => {
+    action: ({ address = '', port = '', weight: share = '', node = '' }) => {
       if (!address.trim()) return SOME;
       return {
         kind: 'add_backend',
         service,
         address: address.trim(),
         port: port.trim() ? Number(port) : null,
-        node: null,
+        node: node.trim() || null,
         weight: share.trim() ? Number(share) : null,
       };
     },

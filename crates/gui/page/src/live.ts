@@ -1,6 +1,8 @@
 // What changes by itself: one event stream, read with fetch so that the token stays in a header.
 //
 // When the stream ends we try again, later each time; until then the page shows what it has, with its age.
+// A page that nobody sees has none: a browser opens only six connections to a host, and each stream is one.
+// Whoever looks again gets everything anew.
 import { batch, signal } from '@preact/signals';
 import { ApiError, get, me, request } from './api';
 import { lengthen } from './samples';
@@ -20,6 +22,8 @@ const SILENCE_MS_MAX = 20_000;
 const LASTED_MS = 5_000;
 /** Lists are read again at most so often, however much changes. */
 const REREAD_MS = 400;
+/** A page that is hidden for no longer keeps its stream. */
+const HIDDEN_MS = 1000;
 
 export const link = signal<Link>('starting');
 /** When the next try comes, while lost. */
@@ -42,6 +46,8 @@ export const revision = signal(0);
 export const decisions = signal(0);
 /** The overrides in force, for the marks that views put on what they touch. */
 export const decided = signal<OverrideItem[]>([]);
+/** Grows when everything was read anew: what was heard before may have gaps, or be of an agent before this one. */
+export const epoch = signal(0);
 /** Grows with each sample: figures in lists read themselves again. */
 export const beat = signal(0);
 /** What a screen reader is told. */
@@ -50,6 +56,14 @@ export const spoken = signal('');
 setInterval(() => {
   now.value = Date.now();
 }, 1000);
+
+/** Whether somebody may see this. */
+export const visible = signal(!document.hidden);
+document.addEventListener('visibilitychange', () => {
+  visible.value = !document.hidden;
+  // Who comes back wants to know now.
+  if (visible.value) wake?.();
+});
 
 let wake: (() => void) | null = null;
 let running: AbortController | null = null;
@@ -73,13 +87,26 @@ export function stop(): void {
     overview.value = null;
     history.value = null;
     fresh.value = [];
+    reached.value = new Map();
     decided.value = [];
   });
+}
+
+/** Waits until somebody may see this, or nobody is signed in any longer. */
+async function untilSeen(ended: AbortSignal): Promise<void> {
+  while (!visible.value && !ended.aborted) {
+    await new Promise((go) => {
+      document.addEventListener('visibilitychange', go, { once: true });
+      ended.addEventListener('abort', go, { once: true });
+    });
+  }
 }
 
 async function loop(ended: AbortSignal): Promise<void> {
   let failures = 0;
   while (!ended.aborted) {
+    await untilSeen(ended);
+    if (ended.aborted) return;
     let openedAt = 0;
     try {
       await follow(ended, () => {
@@ -90,6 +117,11 @@ async function loop(ended: AbortSignal): Promise<void> {
     }
     if (ended.aborted) return;
     if (openedAt) failures = 0;
+    if (!visible.value) {
+      // It was let go, or nobody sees that it failed.
+      if (link.value === 'live') link.value = 'starting';
+      continue;
+    }
     // The agent ends streams after a while, and its proxies too: nothing is lost before a new one fails.
     if (openedAt && Date.now() - openedAt > LASTED_MS) {
       await pause(Math.random() * 200, ended);
@@ -124,15 +156,19 @@ async function follow(ended: AbortSignal, opened: () => void): Promise<void> {
   const mine = new AbortController();
   const cancel = () => mine.abort();
   ended.addEventListener('abort', cancel, { once: true });
+  let hidden = 0;
+  const look = () => {
+    clearTimeout(hidden);
+    hidden = document.hidden ? window.setTimeout(cancel, HIDDEN_MS) : 0;
+  };
+  document.addEventListener('visibilitychange', look);
+  look();
   let silence = setTimeout(cancel, SILENCE_MS_MAX);
   try {
     const response = await request('events/stream', { signal: mine.signal, headers: { Accept: 'text/event-stream' } });
     const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
     if (!reader) return;
-    await readAll(mine.signal);
-    opened();
-    if (link.value === 'lost') spoken.value = 'Connected to the agent again.';
-    link.value = 'live';
+    await readAll(mine.signal, opened);
     const lines = new Lines();
     for (;;) {
       const { done, value } = await reader.read();
@@ -146,19 +182,29 @@ async function follow(ended: AbortSignal, opened: () => void): Promise<void> {
     }
   } finally {
     clearTimeout(silence);
+    clearTimeout(hidden);
+    document.removeEventListener('visibilitychange', look);
     ended.removeEventListener('abort', cancel);
     mine.abort();
   }
 }
 
-/** Everything that the stream then keeps up to date. */
-async function readAll(signal: AbortSignal): Promise<void> {
+/** Everything that the stream then keeps up to date; what views show is read again with it. */
+async function readAll(signal: AbortSignal, opened: () => void = () => undefined): Promise<void> {
   const [seen, past, decisionsNow] = await Promise.all([
     get<Overview>('overview', {}, signal),
     get<History>('history', {}, signal),
     get<Page<OverrideItem>>('overrides', { limit: DECIDED_MAX }, signal),
   ]);
   batch(() => {
+    opened();
+    if (link.value === 'lost') spoken.value = 'Connected to the agent again.';
+    link.value = 'live';
+    // Numbers of events begin anew with each run of the agent.
+    const before = overview.value;
+    if (before && (before.started_ms !== seen.started_ms || before.pid !== seen.pid)) reached.value = new Map();
+    fresh.value = [];
+    epoch.value += 1;
     decided.value = decisionsNow.items;
     overview.value = seen;
     history.value = past;

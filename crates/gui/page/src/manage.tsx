@@ -59,19 +59,28 @@ export function ask(question: Ask): void {
   asking.value = question;
 }
 
-/** Whether the one who is signed in may act, and if not, why. */
-export function mayAct(): { may: boolean; because: string } {
+/** Whether the one who is signed in may act, and if not, why; with `here` about what decides nothing, such as a purge. */
+export function mayAct(here = false): { may: boolean; because: string } {
   const who = me.value;
   if (!who) return { may: false, because: 'Nobody is signed in.' };
-  if (who.read_only_because) return { may: false, because: who.read_only_because };
   if (who.role !== 'admin') return { may: false, because: 'This token may only look.' };
+  // Decisions are the source's; what this node programs and keeps is its own.
+  if (who.read_only_because && !here) return { may: false, because: who.read_only_because };
   return { may: true, because: '' };
 }
 
 /** A button that asks. Those who may not act have no such buttons; the navigation says why. */
-export function ActButton({ question, children, class: kind = '' }: { question: () => Ask; children: ComponentChildren; class?: string }) {
-  if (!mayAct().may) return null;
-  return <button type="button" class={`btn ${kind}`} onClick={() => ask(question())}>{children}</button>;
+export function ActButton({ question, children, class: kind = '', here = false, label }: {
+  question: () => Ask;
+  children: ComponentChildren;
+  class?: string;
+  /** It decides nothing: it is about this node's own cache or rules. */
+  here?: boolean;
+  /** For buttons without words. */
+  label?: string;
+}) {
+  if (!mayAct(here).may) return null;
+  return <button type="button" class={`btn ${kind}`} aria-label={label} title={label} onClick={() => ask(question())}>{children}</button>;
 }
 
 /** Asks the agent to do it, or only what it would touch. */
@@ -242,7 +251,7 @@ function Impact({ preview, problem, missing }: { preview: ActionResult | null; p
       {!problem && !missing && !preview && <span class="skeleton w1"><span class="sr">Asking the agent</span></span>}
       {preview && (
         <>
-          <p class="break">{sentence(preview.summary)}</p>
+          {!preview.touches.length && <p class="break">{sentence(preview.summary)}</p>}
           {preview.touches.length > 0 && (
             <ul class="small">
               {preview.touches.slice(0, TOUCHES_SHOWN_MAX).map((touch) => (

@@ -41,7 +41,7 @@ export function SignIn() {
         <span class="brand"><Mark />Telaio</span>
         <div>
           <h1>Sign in to this node</h1>
-          <p>The agent printed a token when it first started.</p>
+          <p>With a token of the agent, or one of your cluster if it asks that.</p>
         </div>
         <div class="field">
           <label for="token">Token</label>
@@ -52,7 +52,14 @@ export function SignIn() {
           </span>
         </div>
         <button type="submit" class="btn primary" disabled={busy}>{busy ? 'Signing in…' : 'Sign in'}</button>
-        <p class="small">It is also in the file <code>admin.token</code> of the agent’s state directory.</p>
+        <div class="small token-places">
+          <p>Where to find one:</p>
+          <ul>
+            <li>Started in a terminal, the agent printed it there.</li>
+            <li>As a service: in the file <code>admin.token</code> of its state directory, or what <code>--admin-token-file</code> names.</li>
+            <li>In a cluster with <code>--admin-token-review</code>: <code>kubectl create token</code> of an account that may get or update <code>overrides.telaio.dev</code>.</li>
+          </ul>
+        </div>
       </form>
     </main>
   );

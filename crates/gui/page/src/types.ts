@@ -98,7 +98,7 @@ export interface Cache {
   entries: number | null;
   bytes: number | null;
 }
-export interface Attention { state: State; kind: string; object: Key | null; message: string }
+export interface Attention { state: State; kind: string; object: Key | null; route?: string | null; endpoint?: string | null; message: string }
 export interface Sample {
   at_ms: number;
   rate: number;

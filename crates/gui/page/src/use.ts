@@ -2,7 +2,7 @@
 import { useSignalEffect } from '@preact/signals';
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
 import { ApiError, get, reason } from './api';
-import { beat, decisions, link, revision } from './live';
+import { beat, decisions, link, revision, visible } from './live';
 import type { Page } from './types';
 
 export interface Asked<T> {
@@ -75,7 +75,6 @@ export function useAsked<T>(path: string | null, query: Query = {}, how: { paged
   };
   const askLatest = useRef(ask);
   askLatest.current = ask;
-  const first = useRef(true);
   useEffect(() => {
     ask();
   }, [ask]);
@@ -83,14 +82,22 @@ export function useAsked<T>(path: string | null, query: Query = {}, how: { paged
     state.current.gone.abort();
     clearTimeout(last.current.timer);
   }, []);
+  /** The changes that were answered, the figures that were, and whether there is something that was not. */
+  const answered = useRef({ changes: -1, beat: -1, owed: false });
   useSignalEffect(() => {
-    void revision.value;
-    void decisions.value;
-    const turn = how.still ? 0 : beat.value % BEATS;
+    const mine = answered.current;
+    // Both only grow.
+    const changes = revision.value + decisions.value;
+    const figures = how.still ? 0 : Math.floor(beat.value / BEATS);
     // The effect above has asked already.
-    const began = first.current;
-    first.current = false;
-    if (!began && turn === 0 && link.peek() !== 'lost' && !document.hidden) askSoon();
+    const began = mine.changes < 0;
+    if (!began && (changes !== mine.changes || figures !== mine.beat)) mine.owed = true;
+    mine.changes = changes;
+    mine.beat = figures;
+    // Nobody sees it, or there is nobody to ask: then later, and only once.
+    if (!visible.value || link.value === 'lost' || !mine.owed) return;
+    mine.owed = false;
+    askSoon();
   });
   return heard.path === path ? { value: heard.value, error: heard.error, again: ask } : { value: null, error: null, again: ask };
 }

@@ -2,13 +2,14 @@
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { assert, equal, test, until } from './harness.mjs';
+import { confirm } from './manage.test.mjs';
 import { show, VIEWS } from './views.test.mjs';
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const PHONE = [360, 740];
 
 /** Faults that axe calls serious or critical. */
-async function faults(page) {
+export async function faults(page) {
   // By the debugger, for the page's policy allows no script but its own.
   await page.evaluate(AXE);
   const found = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
@@ -17,7 +18,7 @@ async function faults(page) {
 }
 
 for (const dark of [false, true]) {
-  test(`axe finds nothing serious in any view, ${dark ? 'dark' : 'light'}`, async ({ open, base }) => {
+  test(`axe finds nothing serious in any view, ${dark ? 'dark' : 'light'}`, async ({ open, base, backends, readToken }) => {
     const problems = [];
     const page = await open({ dark });
     for (const view of VIEWS) {
@@ -28,6 +29,49 @@ for (const dark of [false, true]) {
     await page.getByRole('button', { name: /^Drain/ }).first().click();
     await page.locator('dialog .impact li').first().waitFor();
     problems.push(...(await faults(page)).map((text) => `dialog: ${text}`));
+    await page.keyboard.press('Escape');
+    // What only opens when it is asked for.
+    const look = async (what) => problems.push(...(await faults(page)).map((text) => `${what}: ${text}`));
+    await page.getByRole('button', { name: 'Show rules' }).click();
+    await page.locator('pre.rules').waitFor();
+    await look('rules');
+    await page.getByRole('button', { name: 'Add backend' }).click();
+    await page.locator('dialog .impact').waitFor();
+    await look('dialog of a backend');
+    await page.keyboard.press('Escape');
+    await page.open('overview');
+    await page.getByRole('button', { name: 'Table', exact: true }).click();
+    await page.getByRole('region', { name: 'Figures over time' }).waitFor();
+    await look('figures as a table');
+    await page.open('map?as=list');
+    await page.locator('.tree').getByText('orders').first().waitFor();
+    await look('the map as a list');
+    await page.open('map');
+    await page.locator('.vertex.k-service').first().click();
+    await page.locator('.map-foot').getByRole('link', { name: 'Open' }).waitFor();
+    await look('the map with a choice');
+    await page.open('routes');
+    await page.getByRole('button', { name: /^Pause(?!d)/ }).first().click();
+    await page.locator('dialog .impact li').first().waitFor();
+    await look('dialog of a pause');
+    await page.keyboard.press('Escape');
+    await page.getByRole('button', { name: 'Purge cache' }).click();
+    await confirm(page, 'Purge', { fill: { 'Host or URL': 'nobody.example.com' } });
+    await page.locator('.toast').waitFor();
+    await look('toast');
+    const { address } = backends.get('shop/catalog')[2];
+    await page.open('services/shop/catalog');
+    await page.getByRole('button', { name: `Drain ${address}` }).click();
+    await confirm(page, 'Drain');
+    await page.locator('.toast').getByRole('button', { name: 'Undo' }).click();
+    await page.locator('dialog .impact li').first().waitFor();
+    await look('dialog of undoing');
+    await confirm(page, 'Undo');
+    const reader = await open({ dark, token: readToken });
+    for (const view of [VIEWS[0], VIEWS[3], VIEWS[4]]) {
+      await show(reader, view);
+      problems.push(...(await faults(reader)).map((text) => `${view[0]}, read only: ${text}`));
+    }
     const phone = await open({ dark, size: PHONE });
     for (const view of VIEWS) {
       await show(phone, view);
@@ -93,11 +137,17 @@ test('the keyboard alone signs in, finds a service, and drains and enables a bac
   }, 5000);
   await press('Enter');
   await page.locator('dialog .impact li').first().waitFor();
-  await until('the focus stays within the dialog', async () => {
+  // Once around: from the last stop to the first again.
+  const stops = [];
+  for (let i = 0; i < 24 && (await focused()).trim() !== 'BUTTON  Drain'; i += 1) {
     await press('Tab');
-    assert(await page.evaluate(() => document.activeElement === document.body || document.querySelector('dialog').contains(document.activeElement)), 'the focus left the dialog');
-    return (await focused()).trim() === 'BUTTON  Drain';
-  });
+    stops.push(await page.evaluate(() => {
+      const at = document.activeElement;
+      return at === document.body || document.querySelector('dialog').contains(at) ? '' : at.outerHTML.slice(0, 120);
+    }));
+  }
+  equal(stops.filter(Boolean).join(), '', 'where the focus was outside of the dialog');
+  equal((await focused()).trim(), 'BUTTON  Drain', 'the last stop');
   await press('Enter');
   await page.getByRole('region', { name: 'Endpoints' }).locator('tr', { hasText: address }).getByText('Drained').waitFor();
   await tabTo(`Enable ${address}`);

@@ -164,10 +164,13 @@ export class Clients {
   }
 }
 
+/** Nobody waits longer for one answer: who asks again and again would wait for ever. */
+const ANSWER_MS_MAX = 10_000;
+
 /** One request; its status and text. */
 export function ask(port, host, path) {
   return new Promise((done, failed) => {
-    const outgoing = request({ host: '127.0.0.1', port, path, agent: false, headers: { Host: host } }, (response) => {
+    const outgoing = request({ host: '127.0.0.1', port, path, agent: false, headers: { Host: host }, signal: AbortSignal.timeout(ANSWER_MS_MAX) }, (response) => {
       let text = '';
       response.setEncoding('utf8').on('data', (piece) => (text += piece)).on('end', () => done({ status: response.statusCode, text, headers: response.headers }));
     });
@@ -178,7 +181,7 @@ export function ask(port, host, path) {
 /** The agent, on ports of its own. */
 export class Telaio {
   constructor(binary, manifests, state, ports, extra = [], planes = 'services,ingress') {
-    Object.assign(this, { binary, manifests, state, ports, extra, planes, log: '' });
+    Object.assign(this, { binary, manifests, state, ports, extra, planes, source: `dir:${basename(manifests)}`, log: '' });
     mkdirSync(state, { recursive: true });
     const token = (name) => {
       const text = randomBytes(32).toString('hex');
@@ -196,7 +199,7 @@ export class Telaio {
   async start() {
     const { admin, http, https, metrics, healthz } = this.ports;
     this.child = spawn(this.binary, [
-      'run', '--source', `dir:${basename(this.manifests)}`, '--node', 'loom-a', '--planes', this.planes, '--state-dir', this.state,
+      'run', '--source', this.source, '--node', 'loom-a', '--planes', this.planes, '--state-dir', this.state,
       '--cni-bin-dir', join(basename(this.state), 'cni-bin'), '--cni-conf-dir', join(basename(this.state), 'cni-conf'),
       '--http-listen', `127.0.0.1:${http}`, '--https-listen', `127.0.0.1:${https}`, '--admin-listen', `127.0.0.1:${admin}`,
       '--metrics-bind-address', `127.0.0.1:${metrics}`, '--healthz-bind-address', `127.0.0.1:${healthz}`,

@@ -1,4 +1,6 @@
 // Acting: each action asks once, says what it touches, works on real traffic, and can be undone.
+import { execFileSync } from 'node:child_process';
+import { join } from 'node:path';
 import { RETURN_MS, assert, equal, test, until } from './harness.mjs';
 import { ask, Backend } from './cluster.mjs';
 import { show, VIEWS } from './views.test.mjs';
@@ -87,8 +89,9 @@ test('a backend added by hand serves, and removing it takes it away', async ({ o
   const page = await open();
   await page.open('services/staging/frontend');
   await page.getByRole('button', { name: 'Add backend' }).click();
-  await confirm(page, 'Add backend', { fill: { Address: extra.address, Port: '8080' } });
+  await confirm(page, 'Add backend', { fill: { Address: extra.address, Port: '8080', Node: 'loom-b' } });
   await endpointRow(page, extra.address).getByText('Added').waitFor();
+  await endpointRow(page, extra.address).getByText('loom-b').waitFor();
   await until('it gets requests', async () => (await share([extra], ports, HOSTS.staging, '/', 10))[0] > 0, RETURN_MS);
   await page.locator('.toast').getByRole('button', { name: 'Undo' }).click();
   await confirm(page, 'Undo');
@@ -169,6 +172,12 @@ test('purging a host makes the cache ask again', async ({ open, ports }) => {
   await until('the cache has it', async () => (await once()).includes('hit'));
   const page = await open();
   await page.open('routes');
+  // How much of what was asked came from the cache.
+  const routes = page.getByRole('region', { name: 'Routes' });
+  const column = await until('there is a column for it', async () => (await routes.locator('thead th').allInnerTexts()).indexOf('Cached') + 1);
+  const cached = routes.locator('tr', { hasText: `${HOSTS.shop}/cached` }).locator(`:nth-child(${column})`);
+  await until('it says a share', async () => /^[1-9]\d*(\.\d+)? %$/.test((await cached.first().innerText()).trim()));
+  equal((await routes.locator('tr', { hasText: '/api/pay' }).locator(`:nth-child(${column})`).first().innerText()).trim(), '–', 'the share of a route without a cache');
   await page.getByRole('button', { name: 'Purge cache' }).click();
   await confirm(page, 'Purge', { fill: { 'Host or URL': HOSTS.shop } });
   await page.locator('.toast').waitFor();
@@ -197,6 +206,32 @@ test('purging what begins so, or one URL, leaves the rest in the cache', async (
   await purge('URLs that begin so', '/cached/pictures/');
   equal([await once(a), await once(b)].join(), 'false,false', 'what begins so is still in the cache');
   equal(await once(other), true, 'the other is in the cache');
+});
+
+test('the command line purges a host and a URL', async ({ telaio, ports }) => {
+  const hit = async (path) => ((await ask(ports.http, HOSTS.shop, path)).headers['cache-status'] ?? '').includes('hit');
+  const [one, other] = ['/cached/by-command', '/cached/beside'];
+  const fill = async () => {
+    for (const path of [one, other]) await until(`the cache has ${path}`, () => hit(path));
+  };
+  const purge = (...args) => execFileSync(telaio.binary, ['purge', ...args, '--yes', '--admin-listen', `127.0.0.1:${ports.admin}`, '--token-file', join(telaio.state, 'test-admin.token')], { encoding: 'utf8' });
+  await fill();
+  purge('--url', `http://${HOSTS.shop}${one}`);
+  equal(await hit(one), false, 'the URL is still in the cache');
+  equal(await hit(other), true, 'its neighbour is in the cache');
+  await fill();
+  purge('--host', HOSTS.shop);
+  equal([await hit(one), await hit(other)].join(), 'false,false', 'what is still in the cache of the host');
+});
+
+test('re-syncing mends what somebody broke by hand', async ({ open }) => {
+  const nft = (...args) => execFileSync('nft', args, { encoding: 'utf8' });
+  const page = await open();
+  await page.open('overview');
+  nft('delete', 'table', 'ip', 'telaio');
+  await page.getByRole('button', { name: 'Re-sync' }).click();
+  await confirm(page, 'Re-sync', { reason: 'somebody broke it' });
+  await until('the rules are there again', () => nft('list', 'table', 'ip', 'telaio').includes('10.96.0.11'));
 });
 
 test('re-syncing runs from the overview, counts there, and lands in the audit log', async ({ open }) => {

@@ -16,6 +16,8 @@ import './manage.test.mjs';
 import './access.test.mjs';
 import './robust.test.mjs';
 import './live.test.mjs';
+import './hidden.test.mjs';
+import './brain.test.mjs';
 import './decisions.test.mjs';
 import './safety.test.mjs';
 

@@ -58,6 +58,12 @@ kind: Service
 metadata: { name: evil-problem, namespace: shop }
 spec: { clusterIP: "${SHORT_MARKUP}", ports: [{ port: 80 }] }
 ---
+apiVersion: v1
+kind: Node
+metadata: { name: loom-evil, labels: { topology.kubernetes.io/zone: ${JSON.stringify(SHORT_MARKUP)} } }
+spec: { podCIDR: 10.244.78.0/24, podCIDRs: [10.244.78.0/24] }
+status: { addresses: [{ type: InternalIP, address: 192.0.2.78 }] }
+---
 ${secret('shop', 'evil-tls', HOSTS.shop, 60, SHORT_MARKUP)}`;
 }
 
@@ -76,6 +82,8 @@ const PLACES = [
   ['overrides', '10.244.2.93', MARKUP],
   ['events', 'evil', MARKUP],
   [`trace?url=${encodeURIComponent(`http://${HOSTS.shop}/${PATH_MARKUP}`)}`, 'Step by step', PATH_MARKUP],
+  ['pods', '192.0.2.78', SHORT_MARKUP],
+  ['trace?from=10.244.1.200&to=10.96.0.93:80', 'Step by step', null],
   [`services?q=${encodeURIComponent(MARKUP)}`, 'No service fits', null],
   [`services/${encodeURIComponent(MARKUP)}/${encodeURIComponent(MARKUP)}`, 'could not be loaded', MARKUP],
 ];
@@ -94,6 +102,11 @@ test('markup stays text in every view, whatever it is the name of', async ({ ope
       equal(made.join(), '', `elements made of words in ${place}`);
       equal(await page.evaluate(() => window.pwned), undefined, `markup ran in ${place}`);
     }
+    // The rules of a service, which name its endpoints.
+    await page.open('services/shop/evil');
+    await page.getByRole('button', { name: 'Show rules' }).click();
+    await page.locator('pre.rules').waitFor();
+    equal(await page.locator('pre.rules *').count(), 0, 'elements in the rules');
     // What a vertex of the map says when it is chosen.
     await page.open('map?q=evil');
     await page.locator('.vertex.k-endpoint').first().click();

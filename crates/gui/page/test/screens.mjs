@@ -52,6 +52,13 @@ async function take(world, directory) {
   const taken = [];
   const shoot = async (page, name) => {
     await page.waitForTimeout(1200);
+    // Where this machine keeps what it tests with says nothing to anybody.
+    await page.evaluate(() => {
+      for (const code of document.querySelectorAll('code')) {
+        const words = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
+        for (let text = words.nextNode(); text; text = words.nextNode()) text.data = text.data.replace(/\/tmp\/telaio-page-\w+\//, '/etc/telaio/');
+      }
+    });
     const path = join(directory, `${name}.png`);
     await page.screenshot({ path });
     taken.push(path);

@@ -119,6 +119,22 @@ test('answers of 500 redden the line to their backend, and are its errors, not t
     assert((await colour('.map-edges path.edge.bad')) !== (await colour('.map-edges path.edge.busy')), 'a red line has the colour of the others');
     await page.open('map?as=list');
     await page.locator('.tree .branch', { hasText: 'orders-3' }).getByText('errors').waitFor();
+    // What needs attention leads to exactly what it names.
+    const attention = async (kind, words) => {
+      await page.open('overview');
+      await page.getByRole('button', { name: 'Show all' }).click({ timeout: 1000 }).catch(() => undefined);
+      await page.locator('.attention li', { has: page.locator('.kind', { hasText: kind }) }).filter({ hasText: words }).getByRole('link').first().click();
+    };
+    await attention('endpoint', all[2].address);
+    await page.locator('h1', { hasText: 'orders' }).waitFor();
+    const named = page.getByRole('region', { name: 'Endpoints' }).locator('tr.is-named');
+    await named.waitFor();
+    assert((await named.innerText()).includes(all[2].address), `the row that is marked: ${await named.innerText()}`);
+    await attention('route', '/api/orders');
+    const rows = page.getByRole('region', { name: 'Routes' }).locator('tbody tr');
+    await rows.first().waitFor();
+    equal(await rows.count(), 1, 'routes that it leads to');
+    assert((await rows.innerText()).includes('/api/orders'), await rows.innerText());
   } finally {
     all[2].failShare = before;
   }
@@ -180,7 +196,9 @@ test('an instance that the plugin attaches is in the pods view with address, por
     await row.getByRole('link', { name: 'cart' }).waitFor();
     await page.getByRole('region', { name: 'Networks' }).getByText('10.244.1.0/24').waitFor();
     const peer = page.getByRole('region', { name: 'Peers' }).locator('tr', { hasText: 'loom-b' });
-    assert(/vxlan[^]*192\.0\.2\.2[^]*10\.244\.2\.0\/24/.test(await peer.innerText()), `the peer: ${await peer.innerText()}`);
+    const tunnel = await page.locator('section.card', { has: page.getByRole('heading', { name: 'Tunnel' }) }).innerText();
+    assert(/vxlan 1[^]*8472\/udp[^]*192\.0\.2\.1[^]*1,450 bytes/.test(tunnel), `the tunnel: ${tunnel}`);
+    assert(/192\.0\.2\.2[^]*10\.244\.2\.0\/24[^]*vxlan/.test(await peer.innerText()), `the peer: ${await peer.innerText()}`);
     rmSync(join(manifests, 'shop-cart.yaml'));
     instance.call('DEL');
     await row.waitFor({ state: 'detached' });

@@ -671,7 +671,8 @@ pub(super) fn undo(agent: &dyn Agent, network: &Network, kept: &Kept) -> Result<
                 after: before.as_ref().map_or_else(|| "taken back".to_owned(), override_sentence),
             });
         }
-        steps.push(Step { key: step.key.clone(), before: step.after.clone(), after: before });
+        let current = current.map(|it| Override::clone(it));
+        steps.push(Step { key: step.key.clone(), before: current, after: before });
     }
     Ok(Plan {
         summary: format!("undo {}: {}", kept.entry.id, kept.entry.summary),

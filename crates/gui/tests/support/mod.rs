@@ -23,7 +23,7 @@ use telaio_gui::values::trace::{TraceAnswer, TraceQuestion};
 use telaio_gui::values::{Counters, Key, Role, Stale, State};
 use telaio_gui::{
     Agent, AgentName, AuditLog, EventLog, Figures, GuardSettings, GuiServer, GuiSettings,
-    HttpFigures, Network, Refusal, Tokens,
+    HttpFigures, Network, Refusal, Step, Tokens,
 };
 use telaio_model::{ObjectKey, Override, OverrideAction, OverrideTarget};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -54,6 +54,8 @@ pub(crate) struct Imagined {
     /// Whether whoever keeps overrides does not answer: who removes what has ended, and who decides.
     pub(crate) removing_hangs: AtomicBool,
     pub(crate) deciding_hangs: AtomicBool,
+    /// What another agent wrote that has not been read here yet.
+    pub(crate) unread: Mutex<BTreeMap<ObjectKey, Arc<Override>>>,
     /// Decisions that were begun.
     pub(crate) decisions: AtomicUsize,
     /// How many endpoints a service has.
@@ -100,6 +102,7 @@ pub(crate) fn counters(rate: f64, error_rate: f64) -> Counters {
 impl Default for Imagined {
     fn default() -> Self {
         Self {
+            unread: Mutex::default(),
             services: 3,
             overrides: Mutex::default(),
             figures_asked: AtomicUsize::new(0),
@@ -361,17 +364,26 @@ impl Agent for Imagined {
         self.overrides.lock().values().cloned().collect()
     }
 
-    fn decide(
-        &self,
-        changes: Vec<(ObjectKey, Option<Override>)>,
-    ) -> BoxFuture<'_, Result<(), Refusal>> {
+    fn decide(&self, steps: Vec<Step>) -> BoxFuture<'_, Result<(), Refusal>> {
         self.decisions.fetch_add(1, SeqCst);
         if self.deciding_hangs.load(SeqCst) {
             return Box::pin(std::future::pending());
         }
+        let now_s = now_ms() / 1000;
+        let counts = |it: &&Override| it.is_active(now_s);
         let mut overrides = self.overrides.lock();
-        for (key, change) in changes {
-            match change {
+        // What another agent wrote, and we have not read yet.
+        let unread = self.unread.lock();
+        let written =
+            |key: &ObjectKey| unread.get(key).or_else(|| overrides.get(key)).map(|it| &**it);
+        let is_as_seen =
+            |step: &Step| step.before.as_ref().filter(counts) == written(&step.key).filter(counts);
+        if let Some(step) = steps.iter().find(|step| !is_as_seen(step)) {
+            let refusal = Refusal::Conflict(format!("{} was changed meanwhile", step.key));
+            return Box::pin(async { Err(refusal) });
+        }
+        for Step { key, after, .. } in steps {
+            match after {
                 Some(decided) => drop(overrides.insert(key, Arc::new(decided))),
                 None => drop(overrides.remove(&key)),
             }

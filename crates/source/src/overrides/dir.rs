@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use telaio_model::{Object, ObjectKey, Override};
 
-use super::{OVERRIDES_MAX, WriteError, manifest, same};
+use super::{Change, Checked, OVERRIDES_MAX, WriteError, manifest, now_s, same};
 use crate::intern::Interner;
 use crate::manifest::{Context, Format, read_file_content};
 
@@ -16,6 +16,9 @@ use crate::manifest::{Context, Format, read_file_content};
 pub const FILE: &str = "telaio-overrides.yaml";
 /// Held while the file is replaced. Hidden, so that no source reads it.
 const LOCK: &str = ".telaio-overrides.lock";
+
+/// How deep manifests are looked for.
+const DEPTH_MAX: usize = 32;
 
 /// Writes overrides into a directory.
 #[derive(Debug, Clone)]
@@ -33,10 +36,7 @@ impl DirWriter {
         self.root.join(FILE)
     }
 
-    pub(super) fn write(
-        &self,
-        changes: &[(ObjectKey, Option<Override>)],
-    ) -> Result<(), WriteError> {
+    pub(super) fn write(&self, changes: &[Change]) -> Result<(), WriteError> {
         let path = self.path();
         if !self.root.is_dir() {
             let message = "overrides are written beside the manifests, into a directory; name a \
@@ -45,8 +45,14 @@ impl DirWriter {
         }
         let _lock = lock(&self.root.join(LOCK))?;
         let mut all = read(&path)?;
-        for (key, change) in changes {
-            match change {
+        let now_s = now_s();
+        for change in changes {
+            if change.check(all.get(&change.key), now_s)? == Checked::NotThere {
+                change.not_there(path.display().to_string(), self.elsewhere(&change.key))?;
+            }
+        }
+        for Change { key, after, .. } in changes {
+            match after {
                 Some(decided) => drop(all.insert(key.clone(), decided.clone())),
                 None => drop(all.remove(key)),
             }
@@ -55,6 +61,18 @@ impl DirWriter {
             return Err(WriteError::TooMany(OVERRIDES_MAX));
         }
         replace(&path, &all)
+    }
+
+    /// The manifest that has an override, of those that are not ours.
+    fn elsewhere(&self, key: &ObjectKey) -> Option<String> {
+        let ctx = Context::directory(Interner::default());
+        let is_it = |object: &Object| matches!(object, Object::Override(it) if it.meta.key == *key);
+        let found = manifests(&self.root, DEPTH_MAX).into_iter().find(|(path, format)| {
+            let Ok(bytes) = fs::read(path) else { return false };
+            let content = read_file_content("manifest", &bytes, *format, &ctx);
+            content.objects.iter().any(|found| is_it(&found.object))
+        });
+        found.map(|(path, _)| path.display().to_string())
     }
 
     /// Removes those that are still there as they were seen; says which.
@@ -74,6 +92,24 @@ impl DirWriter {
         }
         Ok(gone)
     }
+}
+
+/// The manifests of a directory, and of those in it.
+fn manifests(directory: &Path, depth: usize) -> Vec<(PathBuf, Format)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        if path.is_dir() && depth > 0 {
+            found.extend(manifests(&path, depth - 1));
+        } else if let Some(format) = Format::of(&path) {
+            found.push((path, format));
+        }
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> WriteError {

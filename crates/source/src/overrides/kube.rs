@@ -8,7 +8,7 @@ use http::{Method, Request};
 use serde_json::{Value, json};
 use telaio_model::{Object, ObjectKey, Override};
 
-use super::{OVERRIDES_MAX, WriteError, manifest, same};
+use super::{Change, Checked, OVERRIDES_MAX, WriteError, manifest, now_s, same};
 use crate::intern::Interner;
 use crate::kube::{Client, LABEL_CONFIG};
 use crate::manifest::{Context, Format, read_file_content};
@@ -42,11 +42,51 @@ impl KubeWriter {
         format!("{}/{CONFIG_MAP}", self.namespace)
     }
 
-    pub(super) async fn write(
-        &self,
-        changes: &[(ObjectKey, Option<Override>)],
-    ) -> Result<(), WriteError> {
-        self.update(|map| change(map, changes)).await
+    pub(super) async fn write(&self, changes: &[Change]) -> Result<(), WriteError> {
+        // What has ended and is tidied away.
+        let mut gone = Vec::new();
+        loop {
+            match self.update(|map| set(map, changes, &gone)).await {
+                Err(WriteError::Changed { key, now: None }) if !gone.contains(&key) => {
+                    let place = format!("the ConfigMap {}", self.name());
+                    let found = self.elsewhere(&key).await;
+                    for change in changes.iter().filter(|it| it.key == key) {
+                        change.not_there(place.clone(), found.clone())?;
+                    }
+                    gone.push(key);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Where else an override stands, if it is found.
+    async fn elsewhere(&self, key: &ObjectKey) -> Option<String> {
+        let maps = format!("/api/v1/configmaps?labelSelector={LABEL_OVERRIDES}");
+        let maps = self.get(&maps).await.unwrap_or_default();
+        for map in maps["items"].as_array().into_iter().flatten() {
+            let mut entries = map["data"].as_object().into_iter().flatten();
+            let is_it =
+                |text: &Value| text.as_str().and_then(read).is_some_and(|it| it.meta.key == *key);
+            if let Some((name, _)) = entries.find(|(_, text)| is_it(text)) {
+                let text = |field: &str| map["metadata"][field].as_str().unwrap_or_default();
+                let map = format!("{}/{}", text("namespace"), text("name"));
+                return Some(format!("the entry {name} of the ConfigMap {map}"));
+            }
+        }
+        let objects = self.get("/apis/telaio.dev/v1/overrides").await.unwrap_or_default();
+        let is_it = |object: &Value| {
+            object["metadata"]["name"] == *key.name
+                && object["metadata"]["namespace"] == *key.namespace
+        };
+        let objects = objects["items"].as_array()?;
+        objects.iter().any(is_it).then(|| format!("the object {key} of the kind Override"))
+    }
+
+    /// An answer, where there is one.
+    async fn get(&self, path: &str) -> Option<Value> {
+        let request = Request::get(path).body(Vec::new()).ok()?;
+        self.client.request::<Value>(request).await.ok()
     }
 
     /// Removes those that are still there as they were seen; says which.
@@ -147,7 +187,19 @@ fn entry(key: &ObjectKey) -> String {
     format!("{}.{}.json", key.namespace, key.name)
 }
 
-fn change(map: &mut Value, changes: &[(ObjectKey, Option<Override>)]) -> Result<(), WriteError> {
+/// What is written about this.
+fn written(map: &Value, key: &ObjectKey) -> Option<Override> {
+    map["data"].get(entry(key)).and_then(Value::as_str).and_then(read)
+}
+
+fn set(map: &mut Value, changes: &[Change], gone: &[ObjectKey]) -> Result<(), WriteError> {
+    let now_s = now_s();
+    for change in changes.iter().filter(|it| !gone.contains(&it.key)) {
+        let key = change.key.clone();
+        if change.check(written(map, &key).as_ref(), now_s)? == Checked::NotThere {
+            return Err(WriteError::Changed { key, now: None });
+        }
+    }
     // Somebody may have made it by hand, without what makes it count.
     map["metadata"]["labels"][LABEL_CONFIG] = json!("overrides");
     map["metadata"]["labels"][LABEL_OVERRIDES] = json!("true");
@@ -155,8 +207,8 @@ fn change(map: &mut Value, changes: &[(ObjectKey, Option<Override>)]) -> Result<
         map["data"] = json!({});
     }
     let Some(data) = map["data"].as_object_mut() else { return Ok(()) };
-    for (key, decided) in changes {
-        match decided {
+    for Change { key, after, .. } in changes {
+        match after {
             Some(decided) => {
                 data.insert(entry(key), json!(format!("{:#}\n", manifest(decided))));
             }

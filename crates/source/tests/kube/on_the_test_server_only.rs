@@ -1,5 +1,6 @@
 //! What needs a server that fails on demand, or a cluster with nothing else in it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use telaio_model::{Kind, Meta, ObjectKey, Override, OverrideAction, OverrideTarget};
 use telaio_source::Status;
 use telaio_source::kube::{KubeError, KubeOptions, KubeSource};
-use telaio_source::overrides::OverrideWriter;
+use telaio_source::overrides::{Change, OverrideWriter};
 use telaio_testkit::apiserver::{ApiServer, GoneForm, StreamingLists};
 
 use crate::cluster::{service, slice};
@@ -497,8 +498,52 @@ fn decided(name: &str, until_s: Option<i64>) -> Override {
     }
 }
 
-fn set(it: &Override) -> Vec<(ObjectKey, Option<Override>)> {
-    vec![(it.meta.key.clone(), Some(it.clone()))]
+fn set(it: &Override) -> Vec<Change> {
+    vec![Change { key: it.meta.key.clone(), before: None, after: Some(it.clone()) }]
+}
+
+fn replace(before: &Override, after: Option<&Override>) -> Vec<Change> {
+    let (before, after) = (before.clone(), after.cloned());
+    vec![Change { key: before.meta.key.clone(), before: Some(before), after }]
+}
+
+#[tokio::test]
+async fn an_override_that_another_changed_or_that_stands_elsewhere_is_left_alone_and_told() {
+    let server = Server::start().await;
+    let client = telaio_source::kube::client(Some(server.kubeconfig.clone())).await.unwrap();
+    let (one, other) = (
+        OverrideWriter::kube(client.clone(), "kube-system"),
+        OverrideWriter::kube(client, "kube-system"),
+    );
+    let data =
+        || server.get("configmaps", "kube-system", "telaio-overrides").unwrap()["data"].clone();
+    let (seen, theirs) = (decided("a", None), Override { by: "bob".into(), ..decided("a", None) });
+    one.write(set(&seen)).await.unwrap();
+    other.write(replace(&seen, Some(&theirs))).await.unwrap();
+    let kept = data();
+    for change in [replace(&seen, None), set(&seen)] {
+        let error = one.write(change).await.unwrap_err().to_string();
+        assert!(error.contains("bob decided anew"), "{error}");
+        assert_eq!(data(), kept);
+    }
+    // Somebody's own ConfigMap.
+    let entry = telaio_source::overrides::manifest(&decided("b", None)).to_string();
+    let map = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": "from-git", "namespace": "kube-system",
+            "labels": { "telaio.dev/config": "overrides", "telaio.dev/overrides": "true" },
+        },
+        "data": { "mine": entry },
+    });
+    server.apply(map).unwrap();
+    let error = one.write(replace(&decided("b", None), None)).await.unwrap_err().to_string();
+    assert!(error.contains("the entry mine of the ConfigMap kube-system/from-git"), "{error}");
+    let error = one.write(replace(&decided("c", None), None)).await.unwrap_err().to_string();
+    assert!(error.contains("somebody took it back"), "{error}");
+    one.write(replace(&decided("c", Some(100)), None)).await.unwrap();
+    assert_eq!(data(), kept);
 }
 
 #[tokio::test]
@@ -520,7 +565,7 @@ async fn overrides_are_written_again_after_a_conflict_and_refusals_say_what_to_d
     let seen = decided("b", Some(100));
     writer.write(set(&decided("b", None))).await.unwrap();
     assert_eq!(writer.remove_seen(vec![seen.clone()]).await.unwrap(), []);
-    writer.write(set(&seen)).await.unwrap();
+    writer.write(replace(&decided("b", None), Some(&seen))).await.unwrap();
     server.fail_after(1, 1, 409);
     assert_eq!(
         writer.remove_seen(vec![seen.clone()]).await.unwrap(),
@@ -537,4 +582,57 @@ async fn overrides_are_written_again_after_a_conflict_and_refusals_say_what_to_d
     server.refuse("update", "configmaps", 409);
     let error = writer.write(set(&seen)).await.unwrap_err().to_string();
     assert!(error.contains("again and again"), "{error}");
+}
+
+/// What the roles of deploy/overrides-rbac.yaml allow the agent: verb and resource.
+fn allowed() -> BTreeSet<(String, String)> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/overrides-rbac.yaml");
+    let objects: Vec<Value> =
+        serde_saphyr::from_multiple(&std::fs::read_to_string(path).unwrap()).unwrap();
+    // Those of people: what they may is asked, not done.
+    let people = ["telaio-admin", "telaio-viewer"];
+    let agents =
+        objects.iter().filter(|it| !people.contains(&it["metadata"]["name"].as_str().unwrap()));
+    let mut allowed = BTreeSet::new();
+    for rule in agents.filter_map(|object| object["rules"].as_array()).flatten() {
+        let words = |name: &str| {
+            let all = rule[name].as_array().unwrap().iter();
+            all.map(|word| word.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        for verb in words("verbs") {
+            for resource in words("resources") {
+                assert!(verb != "*" && resource != "*", "{rule}");
+                allowed.insert((verb.clone(), resource));
+            }
+        }
+    }
+    allowed
+}
+
+#[tokio::test]
+async fn what_deciding_asks_of_a_cluster_is_what_the_manifest_allows() {
+    let server = Server::start().await;
+    let client = telaio_source::kube::client(Some(server.kubeconfig.clone())).await.unwrap();
+    let writer = OverrideWriter::kube(client.clone(), "kube-system");
+    writer.write(set(&decided("a", None))).await.unwrap();
+    writer.write(set(&decided("b", Some(100)))).await.unwrap();
+    writer.remove_seen(vec![decided("b", Some(100))]).await.unwrap();
+    writer.write(replace(&decided("c", None), None)).await.unwrap_err();
+    assert!(telaio_source::kube::review(&client, "nobody's").await.unwrap().is_none());
+    let (allowed, seen) = (allowed(), server.requests());
+    let asked = seen.iter().filter(|it| !it.resource.starts_with('/'));
+    let asked: BTreeSet<_> = asked.map(|it| (it.verb.clone(), it.resource.clone())).collect();
+    let too_much: Vec<_> = asked.difference(&allowed).collect();
+    assert!(too_much.is_empty(), "{too_much:?} beyond {allowed:?}");
+    for (verb, resource) in
+        [("get", "configmaps"), ("create", "configmaps"), ("update", "configmaps")]
+    {
+        assert!(asked.contains(&(verb.into(), resource.into())), "{verb} {resource}: {asked:?}");
+    }
+    for resource in ["tokenreviews", "subjectaccessreviews"] {
+        assert!(allowed.contains(&("create".into(), resource.into())), "{allowed:?}");
+    }
+    for (verb, resource) in [("list", "configmaps"), ("watch", "overrides")] {
+        assert!(allowed.contains(&(verb.into(), resource.into())), "{allowed:?}");
+    }
 }

@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/ho
 import { count, percent, rate } from '../format';
 import type { Edge, Vertex } from '../types';
 import { byNode, edgeKind, EDGE_KINDS, ERRORS_BAD, follow, type Point } from './curve';
-import { edgeWidth, related, type Layout } from './layout';
+import { edgeWidth, namespaceBefore, related, type Layout } from './layout';
 import { spread } from './spread';
 
 const ROW_H = 31;
@@ -11,6 +11,8 @@ const NODE_H = 26;
 const HEAD_H = 30;
 const MARGIN = 260;
 const LABEL_TAIL = 6;
+/** So many lines to nodes are drawn one by one. */
+const BOWS_MAX = 48;
 const TITLES: Record<string, string> = { host: 'Host', route: 'Route', service: 'Service', endpoint: 'Endpoint', node: 'Node' };
 /** A picture up to so high is shown whole; a higher one scrolls within its pane. */
 const WHOLE_H_MAX = 1000;
@@ -71,7 +73,9 @@ export function Graph({ layout, counts, chosen, onChoose, onOpen }: Props) {
     const y = at ? 12 + at.row * ROW_H : nodeY.get(id);
     return y == null ? null : { x: left(column) + (right ? boxW(column) : 0), y };
   };
-  const lanes = byNode(layout.nodes, left(nodeColumn - 1) + boxW(nodeColumn - 1), left(nodeColumn));
+  // A few lines can each be followed by themselves; many are gathered before their node.
+  const toNodes = layout.edges.filter((edge) => nodeY.has(edge.to)).length;
+  const lanes = toNodes > BOWS_MAX ? byNode(layout.nodes, left(nodeColumn - 1) + boxW(nodeColumn - 1), left(nodeColumn)) : new Map<string, number>();
   const [from, to] = [view.top - MARGIN, view.top + view.height + MARGIN];
   const vertices = [...layout.placed.values()].filter((one) => {
     const y = 12 + one.row * ROW_H;
@@ -100,10 +104,10 @@ export function Graph({ layout, counts, chosen, onChoose, onOpen }: Props) {
           )))}
         </svg>
         {vertices.map(({ vertex, column, row }) => (
-          <Box key={vertex.id} vertex={vertex} x={left(column)} y={HEAD_H + 12 + row * ROW_H} w={boxW(column)} state={stateOf(vertex.id, chosen, lit)} onChoose={onChoose} onOpen={onOpen} onPoint={setPointed} />
+          <Box key={vertex.id} vertex={vertex} before={namespaceBefore(vertex, layout.shared)} x={left(column)} y={HEAD_H + 12 + row * ROW_H} w={boxW(column)} state={stateOf(vertex.id, chosen, lit)} onChoose={onChoose} onOpen={onOpen} onPoint={setPointed} />
         ))}
         {layout.nodes.map((vertex) => (
-          <Box key={vertex.id} vertex={vertex} x={left(nodeColumn)} y={HEAD_H + (nodeY.get(vertex.id) ?? 0)} w={boxW(nodeColumn)} state={stateOf(vertex.id, chosen, lit)} onChoose={onChoose} onOpen={onOpen} onPoint={setPointed} />
+          <Box key={vertex.id} vertex={vertex} before={namespaceBefore(vertex, layout.shared)} x={left(nodeColumn)} y={HEAD_H + (nodeY.get(vertex.id) ?? 0)} w={boxW(nodeColumn)} state={stateOf(vertex.id, chosen, lit)} onChoose={onChoose} onOpen={onOpen} onPoint={setPointed} />
         ))}
       </div>
     </div>
@@ -131,6 +135,8 @@ function stateOf(id: string, chosen: string | null, lit: Set<string> | null): st
 
 interface BoxProps {
   vertex: Vertex;
+  /** Its namespace, where its name alone would not do. */
+  before: string;
   x: number;
   y: number;
   w: number;
@@ -140,7 +146,7 @@ interface BoxProps {
   onPoint: (id: string | null) => void;
 }
 
-function Box({ vertex, x, y, w, state, onChoose, onOpen, onPoint }: BoxProps) {
+function Box({ vertex, before, x, y, w, state, onChoose, onOpen, onPoint }: BoxProps) {
   return (
     <button type="button" class={`vertex k-${vertex.kind} st-${vertex.state} ${state}`} data-id={vertex.id}
       style={{ left: `${x}px`, top: `${y - NODE_H / 2}px`, width: `${w}px`, height: `${NODE_H}px` }}
@@ -151,7 +157,7 @@ function Box({ vertex, x, y, w, state, onChoose, onOpen, onPoint }: BoxProps) {
         if (e.key === 'Escape') onChoose(null);
       }}>
       <span class="shape" aria-hidden="true" />
-      <Label vertex={vertex} />
+      <Label vertex={vertex} before={before} />
       {vertex.overridden && <span class="mark" aria-hidden="true">◆</span>}
       <Figure vertex={vertex} />
       <span class="sr">{`, ${describe(vertex)}`}</span>
@@ -160,21 +166,27 @@ function Box({ vertex, x, y, w, state, onChoose, onOpen, onPoint }: BoxProps) {
 }
 
 /** Names of pods and services differ at their ends: where there is no room the middle is left out. */
-function Label({ vertex: { kind, label } }: { vertex: Vertex }) {
+function Label({ vertex: { kind, label }, before }: { vertex: Vertex; before: string }) {
   const tail = kind === 'host' || label.length <= LABEL_TAIL + 1 ? 0 : LABEL_TAIL;
   return (
     <span class="label">
+      {before && <span class="ns">{before}</span>}
       <span class="head">{label.slice(0, label.length - tail)}</span>
       {tail > 0 && <span class="tail">{label.slice(-tail)}</span>}
     </span>
   );
 }
 
-/** Requests a second; where too many fail, how many; else a word. */
+/** Requests a second, and where too many fail, how many; else a word. */
 function Figure({ vertex }: { vertex: Vertex }) {
   const share = vertex.rate ? (vertex.error_rate ?? 0) / vertex.rate : 0;
-  if (share >= ERRORS_BAD) return <span class="figure bad">! {percent(share)}</span>;
-  return <span class="figure">{vertex.rate ? rate(vertex.rate) : vertex.note}</span>;
+  if (share >= ERRORS_BAD) return <span class="figure">{rate(vertex.rate)} <span class="figure bad">! {percent(share)}</span></span>;
+  return <span class="figure">{vertex.rate ? rate(vertex.rate) : shortNote(vertex)}</span>;
+}
+
+/** `1/2 ready` is `1/2` in a box: what it counts stands in words where the box is described. */
+function shortNote({ kind, note }: Vertex): string {
+  return kind === 'service' ? note.replace(/ ready$/, '') : note;
 }
 
 /** Arrow keys go along the edges, and up and down within a column. */

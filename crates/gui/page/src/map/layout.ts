@@ -19,6 +19,25 @@ export interface Layout {
   edges: Edge[];
   /** Nodes, in order. */
   nodes: Vertex[];
+  /** Names that services of several namespaces have: there the namespace is said too. */
+  shared: ReadonlySet<string>;
+}
+
+/** Before the name of a service whose name others have too. */
+export function namespaceBefore(vertex: Vertex, shared: ReadonlySet<string>): string {
+  return vertex.kind === 'service' && vertex.namespace && shared.has(vertex.label) ? `${vertex.namespace}/` : '';
+}
+
+/** Names that more than one service has. */
+function sharedNames(vertices: Vertex[]): ReadonlySet<string> {
+  const seen = new Set<string>();
+  const shared = new Set<string>();
+  for (const { kind, label } of vertices) {
+    if (kind !== 'service') continue;
+    if (seen.has(label)) shared.add(label);
+    seen.add(label);
+  }
+  return shared;
 }
 
 export const MORE = 'more:';
@@ -67,6 +86,7 @@ export function layOut(whole: TrafficMap, opened: ReadonlySet<string>): Layout {
     columns,
     rows: Math.max(1, top),
     edges: map.edges,
+    shared: sharedNames(map.vertices),
     nodes: map.vertices.filter((one) => one.kind === 'node').sort((a, b) => a.label.localeCompare(b.label, 'en', { numeric: true })),
   };
 }

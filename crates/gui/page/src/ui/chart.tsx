@@ -1,4 +1,4 @@
-// Lines over time, drawn by ourselves in SVG. The scale's words stand within, so that small ones have room.
+// Lines over time, drawn by ourselves in SVG. The scale's words stand beside the lines, its times at both ends.
 import { useEffect, useId, useRef, useState } from 'preact/hooks';
 import { clock } from '../format';
 import { niceTicks, timeTicks } from './ticks';
@@ -26,13 +26,17 @@ interface Props {
   whole?: boolean;
 }
 
-const TOP = 14;
+const TOP = 8;
 const BOTTOM = 18;
 const EDGE = 1;
-/** What a time of day takes. */
-const CLOCK_W = 50;
+/** What a time of day takes, and a letter of the scale. */
+const CLOCK_W = 56;
+const LETTER_W = 6.1;
+/** What a legend takes: a chart without one is so much higher, so that neighbours end alike. */
+const LEGEND_H = 17;
 
-export function Chart({ label, times, series, format, scale, height = 104, atLeast = 0, whole = false }: Props) {
+export function Chart({ label, times, series, format, scale, height: given = 104, atLeast = 0, whole = false }: Props) {
+  const height = series.length > 1 ? given : given + LEGEND_H;
   const box = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(280);
   const [at, setAt] = useState<number | null>(null);
@@ -49,13 +53,19 @@ export function Chart({ label, times, series, format, scale, height = 104, atLea
   const highest = Math.max(atLeast, ...series.flatMap((one) => one.values.map((v) => v ?? 0)));
   const ticks = niceTicks(highest, whole);
   const top = ticks.at(-1) || 1;
-  const x = (i: number) => EDGE + (((times[i] ?? first) - first) / span) * (width - 2 * EDGE);
-  const y = (v: number) => TOP + (1 - v / top) * (height - TOP - BOTTOM);
   const words = (v: number) => (scale ? scale(v, top) : format(v));
+  const left = Math.ceil(Math.max(...ticks.map((tick) => words(tick).length)) * LETTER_W) + 7;
+  const room = Math.max(1, width - left - EDGE);
+  const xOf = (t: number) => left + ((t - first) / span) * room;
+  const x = (i: number) => xOf(times[i] ?? first);
+  const y = (v: number) => TOP + (1 - v / top) * (height - TOP - BOTTOM);
+  // Both ends say when; between them there are round times, where they have room.
+  const between = timeTicks(first, span, room).filter((t) => xOf(t) > left + 1.9 * CLOCK_W && xOf(t) < width - 1.9 * CLOCK_W);
+  const time = (t: number) => clock(t).slice(0, span > 3 * 3_600_000 ? 5 : 8);
 
   const seek = (clientX: number) => {
-    const left = box.current?.getBoundingClientRect().left ?? 0;
-    setAt(nearest(times, first + ((clientX - left - EDGE) / Math.max(1, width - 2 * EDGE)) * span));
+    const from = box.current?.getBoundingClientRect().left ?? 0;
+    setAt(nearest(times, first + ((clientX - from - left) / room) * span));
   };
 
   return (
@@ -63,19 +73,21 @@ export function Chart({ label, times, series, format, scale, height = 104, atLea
       <figcaption id={id} class="sr">{summary(label, times, series, format)}</figcaption>
       <div ref={box} class="chart-box" onPointerMove={(e) => seek(e.clientX)} onPointerLeave={() => setAt(null)}>
         <svg width={width} height={height} viewBox={`0 0 ${width} ${height}`} aria-hidden="true" focusable="false">
-          {ticks.map((tick) => <line key={tick} class={tick ? 'rule' : 'rule base'} x1="0" x2={width} y1={Math.round(y(tick)) + 0.5} y2={Math.round(y(tick)) + 0.5} />)}
-          {timeTicks(first, span, width).map((t) => {
-            const at = EDGE + ((t - first) / span) * (width - 2 * EDGE);
-            const fits = at > CLOCK_W / 2 && at < width - CLOCK_W / 2;
-            return fits && <text key={t} class="tick" text-anchor="middle" y={height - 4} x={at}>{clock(t).slice(0, span > 3 * 3_600_000 ? 5 : 8)}</text>;
-          })}
+          {ticks.map((tick) => (
+            <g key={tick}>
+              <line class={tick ? 'rule' : 'rule base'} x1={left} x2={width} y1={Math.round(y(tick)) + 0.5} y2={Math.round(y(tick)) + 0.5} />
+              <text class="tick" text-anchor="end" x={left - 6} y={y(tick) + 3.5}>{words(tick)}</text>
+            </g>
+          ))}
+          {times.length > 1 && <text class="tick" x={left} y={height - 3}>{time(first)}</text>}
+          {between.map((t) => <text key={t} class="tick" text-anchor="middle" x={xOf(t)} y={height - 3}>{time(t)}</text>)}
+          {times.length > 1 && <text class="tick" text-anchor="end" x={width - EDGE} y={height - 3}>{time(first + span)}</text>}
           {series.map((one) => (
             <g key={one.name} class={`s${one.tone}`}>
               {one.fill && <path class="area" d={path(one.values, x, y, y(0))} />}
               <path class="line" d={path(one.values, x, y)} />
             </g>
           ))}
-          {ticks.map((tick) => tick > 0 && <text key={tick} class="tick over" x="0" y={y(tick) - 3}>{words(tick)}</text>)}
           {at != null && (
             <g>
               <line class="cursor" x1={x(at)} x2={x(at)} y1={TOP} y2={height - BOTTOM} />
@@ -86,16 +98,28 @@ export function Chart({ label, times, series, format, scale, height = 104, atLea
           )}
         </svg>
         {times.length === 0 && <p class="chart-none">No figures yet</p>}
+        {at != null && (
+          <ul class="chart-at" aria-hidden="true">
+            <li class="when">{clock(times[at] ?? 0)}</li>
+            {series.map((one) => (
+              <li key={one.name}>
+                <svg width="12" height="8" class={`s${one.tone}`}><path class="line" d="M0 4h12" /></svg>
+                <b>{one.values[at] == null ? '–' : format(one.values[at])}</b>
+              </li>
+            ))}
+          </ul>
+        )}
       </div>
-      <ul class="legend" aria-hidden="true">
-        {(series.length > 1 || at != null) && series.map((one) => (
-          <li key={one.name}>
-            <svg width="12" height="8" class={`s${one.tone}`}><path class="line" d="M0 4h12" /></svg>
-            {at == null ? one.name : <b>{one.values[at] == null ? '–' : format(one.values[at])}</b>}
-          </li>
-        ))}
-        {at != null && <li class="when">{clock(times[at] ?? 0)}</li>}
-      </ul>
+      {series.length > 1 && (
+        <ul class="legend" aria-hidden="true">
+          {series.map((one) => (
+            <li key={one.name}>
+              <svg width="12" height="8" class={`s${one.tone}`}><path class="line" d="M0 4h12" /></svg>
+              {one.name}
+            </li>
+          ))}
+        </ul>
+      )}
     </figure>
   );
 }

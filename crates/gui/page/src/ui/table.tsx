@@ -63,7 +63,7 @@ export function Table<T>({ label, columns: all, rows, id, rowClass, sort: first 
         <thead role="rowgroup">
           <tr role="row">
             {columns.map((column) => (
-              <th key={column.key} role="columnheader" scope="col" class={column.num ? 'num' : undefined} aria-sort={direction(sort, column.key)}>
+              <th key={column.key} role="columnheader" scope="col" class={column.num ? 'num' : column.class === 'broad' ? 'broad' : undefined} aria-sort={direction(sort, column.key)}>
                 {column.by ? (
                   <button type="button" class="sort" onClick={() => setSort([column.key, sort?.[0] === column.key ? !sort[1] : Boolean(column.num)])}>
                     {column.head}

@@ -1,9 +1,9 @@
 // What changed, when, from which object, and how long until it was in the kernel.
-import { useEffect, useMemo, useState } from 'preact/hooks';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { get, reason } from '../api';
 import { text } from '../asks';
 import { clock, day, duration, sentence } from '../format';
-import { decided, fresh, reached } from '../live';
+import { decided, epoch, fresh, reached } from '../live';
 import { amend, place, to } from '../route';
 import { Live } from '../ui/live';
 import { Badge, Card, Empty, Failed, Search, Skeleton, ViewHead, type Tone } from '../ui/parts';
@@ -100,14 +100,20 @@ export function EventsView() {
   const [before, setBefore] = useState<number | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
 
+  // What was asked last: an answer to something else is not for this list.
+  const asked = useRef('');
   const read = (from?: number) => {
+    const about = JSON.stringify([q, kind, epoch.peek(), from]);
+    asked.current = about;
     get<EventPage>('events', { q, kind, before: from, limit: PART }).then((page) => {
+      if (asked.current !== about) return;
       setOld((had) => (from == null ? page.items : [...(had ?? []), ...page.items]));
       setBefore(page.next_before);
       setProblem(null);
-    }, (error: unknown) => setProblem(reason(error)));
+    }, (error: unknown) => asked.current === about && setProblem(reason(error)));
   };
-  useEffect(() => read(), [q, kind]);
+  // Also after an outage: what happened then was not heard, and after a restart numbers begin anew.
+  useEffect(() => read(), [q, kind, epoch.value]);
 
   const rows = useMemo(() => {
     const needle = q.toLowerCase();

@@ -40,19 +40,37 @@ export function Figures({ seen, samples }: { seen: Overview; samples: Sample[] }
   const repairs = syncs.reduce((sum, one) => sum + one.drift_repairs, 0);
   const failures = syncs.reduce((sum, one) => sum + one.failures, 0);
   const last = samples.at(-1);
+  // A line that lies on the ground says nothing that a word does not.
+  const mended = samples.some((s) => s.drift_repairs > 0 || s.sync_failures > 0);
+  const aged = samples.some((s) => (s.source_age_s ?? 0) >= 1);
+  const charts = (seen.traffic ? 6 : 1) + Number(mended) + Number(aged);
+  const repaired = { name: 'Drift repairs', value: count(repairs), bad: failures > 0, sub: failures ? `${plural(failures, 'sync')} failed since start` : 'no sync has failed since start' };
+  const old = { name: 'Age of the source', value: duration(source.age_s), sub: source.connected ? 'in touch with it' : 'not in touch with it' };
   return (
-    <div class="figures">
-      {seen.traffic && <TrafficFigures traffic={seen.traffic} times={times} last={last} line={line} />}
-      <Figure name="Changes" value={rate(last?.change_rate ?? 0)} unit="/s" sub={`${plural(syncs.reduce((sum, one) => sum + one.syncs, 0), 'sync')} since start`}>
-        <Chart label="Changes and syncs per second" times={times} format={rate} scale={plain} atLeast={1} series={[line('changes', 1, (s) => s.change_rate, true), line('syncs', 2, (s) => s.sync_rate)]} />
-      </Figure>
-      <Figure name="Drift repairs" value={count(repairs)} bad={failures > 0} sub={failures ? `${plural(failures, 'sync')} failed since start` : 'no sync has failed since start'}>
-        <Chart label="Drift repairs and failed syncs" times={times} format={count} atLeast={2} whole series={[line('repairs', 1, (s) => s.drift_repairs, true), line('failed syncs', 3, (s) => s.sync_failures)]} />
-      </Figure>
-      <Figure name="Age of the source" value={duration(source.age_s)} sub={source.connected ? 'in touch with it' : 'not in touch with it'}>
-        <Chart label="Age of the source’s state" times={times} format={duration} scale={(v, top) => durationOf(v * 1000, top * 1000)} atLeast={1} series={[line('age', 4, (s) => s.source_age_s, true)]} />
-      </Figure>
-    </div>
+    <>
+      <div class={charts % 4 === 0 || charts === 7 ? 'figures' : 'figures by-3'}>
+        {seen.traffic && <TrafficFigures traffic={seen.traffic} times={times} last={last} line={line} />}
+        <Figure name="Changes" value={rate(last?.change_rate ?? 0)} unit="/s" sub={`${plural(syncs.reduce((sum, one) => sum + one.syncs, 0), 'sync')} since start`}>
+          <Chart label="Changes and syncs per second" times={times} format={rate} scale={plain} atLeast={1} series={[line('changes', 1, (s) => s.change_rate, true), line('syncs', 2, (s) => s.sync_rate)]} />
+        </Figure>
+        {mended && (
+          <Figure {...repaired}>
+            <Chart label="Drift repairs and failed syncs" times={times} format={count} atLeast={2} whole series={[line('repairs', 1, (s) => s.drift_repairs, true), line('failed syncs', 3, (s) => s.sync_failures)]} />
+          </Figure>
+        )}
+        {aged && (
+          <Figure {...old}>
+            <Chart label="Age of the source’s state" times={times} format={duration} scale={(v, top) => durationOf(v * 1000, top * 1000)} atLeast={1} series={[line('age', 4, (s) => s.source_age_s, true)]} />
+          </Figure>
+        )}
+      </div>
+      {!(mended && aged) && (
+        <div class="figures-flat">
+          {!mended && <Figure {...repaired} />}
+          {!aged && <Figure {...old} />}
+        </div>
+      )}
+    </>
   );
 }
 

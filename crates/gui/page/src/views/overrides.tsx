@@ -1,7 +1,7 @@
 // What people decided, and who did what.
 import { useState } from 'preact/hooks';
 import * as asks from '../asks';
-import { ago, moment, sentence } from '../format';
+import { ago, clock, day, moment, sentence } from '../format';
 import { now, skewMs } from '../live';
 import { ActButton, undoing } from '../manage';
 import { to } from '../route';
@@ -85,7 +85,7 @@ function UndoEntry({ entry }: { entry: AuditEntry }) {
 }
 
 const AUDIT: Column<AuditEntry>[] = [
-  { key: 'when', head: 'When', cell: (a) => <span class="nowrap faint" title={`#${a.id}`}>{moment(a.at_ms)}</span> },
+  { key: 'when', head: 'When', cell: (a) => <span class="two-lines nowrap weak" title={`#${a.id}`}><span>{clock(a.at_ms)}</span><span class="small faint">{day(a.at_ms)}</span></span> },
   { key: 'who', head: 'Who', cell: (a) => <span class="two-lines"><span>{a.who}</span><span class="faint small mono">{a.from}</span></span> },
   {
     key: 'what',

@@ -25,7 +25,7 @@ export function OverviewView() {
     <div class="view">
       <ViewHead title="Overview" about={seen && <About seen={seen} />}>
         <Live />
-        <ActButton question={resync}><Icon name="refresh" />Re-sync</ActButton>
+        <ActButton here question={resync}><Icon name="refresh" />Re-sync</ActButton>
       </ViewHead>
       {seen ? <Body seen={seen} /> : <Card><Skeleton lines={10} /></Card>}
     </div>
@@ -81,8 +81,9 @@ function currency({ connected, age_s, revision }: SourceHealth): string {
 
 /** Where to go for a thing that needs a look. */
 function link(item: Attention): string | null {
-  const { kind, object } = item;
-  if (kind === 'service' && object) return to('services', [object.namespace, object.name]);
+  const { kind, object, route, endpoint } = item;
+  if ((kind === 'service' || kind === 'endpoint') && object) return to('services', [object.namespace, object.name], endpoint ? { endpoint } : {});
+  if (kind === 'route' && route) return to('routes', [], { route });
   if (kind === 'route') return to('routes', [], object ? { ingress: text(object) } : { show: 'attention' });
   if (kind === 'certificate') return to('routes', ['certificates']);
   if (kind === 'ingress') return to('routes');

@@ -23,23 +23,13 @@ const INSTANCES: Column<InstanceItem>[] = [
 const NETWORKS: Column<NetworkItem>[] = [
   { key: 'name', head: 'Network', cell: (n) => n.name },
   { key: 'bridge', head: 'Bridge', cell: (n) => <code>{n.bridge}</code> },
-  { key: 'subnets', head: 'Addresses', cell: (n) => codes(n.subnets) },
-  { key: 'instances', head: 'Instances', num: true, cell: (n) => count(n.instances) },
+  { key: 'subnets', head: 'Addresses', cell: (n) => codes(n.subnets), class: 'broad' },
+  { key: 'instances', head: 'Instances', cell: (n) => count(n.instances) },
 ];
 
 const PEERS: Column<PeerItem>[] = [
   { key: 'node', head: 'Node', by: (p) => p.node, cell: (p) => p.node },
   { key: 'state', head: 'State', cell: (p) => p.state && <Why state={p.state} text={p.state_text ?? ''} />, has: (p) => p.state != null },
-  {
-    key: 'mode',
-    head: 'Reached by',
-    cell: (p) => (
-      <span class="two-lines">
-        {p.mode ? <Badge tone="info" icon="none">{p.mode}</Badge> : <span class="faint">not known</span>}
-        {p.tunnel_mac && <code class="small faint">{p.tunnel_mac}</code>}
-      </span>
-    ),
-  },
   {
     key: 'addresses',
     head: 'Addresses',
@@ -50,6 +40,16 @@ const PEERS: Column<PeerItem>[] = [
     },
   },
   { key: 'subnets', head: 'Pod networks', cell: (p) => codes(p.subnets) },
+  {
+    key: 'mode',
+    head: 'Reached by',
+    cell: (p) => (
+      <span class="two-lines">
+        {p.mode ? <Badge tone="info" icon="none">{p.mode}</Badge> : <span class="faint">not known</span>}
+        {p.tunnel_mac && <code class="small faint">{p.tunnel_mac}</code>}
+      </span>
+    ),
+  },
 ];
 
 /** The link by which instances of other nodes are reached. */
@@ -58,13 +58,13 @@ function TunnelFacts({ tunnel }: { tunnel: Tunnel }) {
     ['Link', `${tunnel.name}, ${tunnel.kind} ${tunnel.vni}`],
     ['Port', `${tunnel.port}/udp`],
     ['Address of this node', tunnel.address ?? 'not known'],
-    ['Longest packet', tunnel.mtu == null ? '–' : `${count(tunnel.mtu)} bytes`],
     ['Hardware address', tunnel.mac ?? '–'],
+    ['Longest packet', tunnel.mtu == null ? '–' : `${count(tunnel.mtu)} bytes`],
   ];
   return (
     <Card title="Tunnel" ruled tools={<StateBadge state={tunnel.state} />}>
       {tunnel.state_text && <p class="break tunnel-why">{tunnel.state_text}</p>}
-      <dl class="fact-grid">
+      <dl class="fact-grid tunnel">
         {facts.map(([name, value]) => <div key={name}><dt>{name}</dt><dd><code>{value}</code></dd></div>)}
       </dl>
     </Card>
@@ -76,7 +76,7 @@ const NODES: Column<NodeItem>[] = [
   { key: 'zone', head: 'Zone', by: (n) => n.zone ?? '', cell: (n) => n.zone ?? <span class="faint">–</span> },
   { key: 'addresses', head: 'Addresses', cell: (n) => codes(n.addresses) },
   { key: 'cidrs', head: 'Pod networks', cell: (n) => codes(n.pod_cidrs) },
-  { key: 'endpoints', head: 'Endpoints', num: true, by: (n) => n.endpoints, cell: (n) => count(n.endpoints) },
+  { key: 'endpoints', head: 'Endpoints', by: (n) => n.endpoints, cell: (n) => count(n.endpoints) },
 ];
 
 export function PodsView() {
@@ -89,7 +89,7 @@ export function PodsView() {
   const nodes = useAsked<Page<NodeItem>>('nodes', {}, { paged: true, still: true });
   const seen = summary.value;
   return (
-    <div class="view">
+    <div class="view aligned">
       <ViewHead title="Pods" about={seen && (seen.enabled ? `${plural(seen.instances, 'instance')} in ${plural(seen.networks, 'network')}, ${plural(seen.policies, 'network policy', 'network policies')}${seen.cni ? ` · ${seen.cni}` : ''}` : 'Instance networks of this node')}>
         <Live />
       </ViewHead>

@@ -25,7 +25,7 @@ export function RoutesView() {
     <div class="view">
       <ViewHead title="Routes & certificates" about={counts && `${plural(counts.routes, 'route')}, ${plural(counts.certificates, 'certificate')}${counts.certificates_expiring ? `, ${counts.certificates_expiring} of them ending soon` : ''}`}>
         <Live />
-        <ActButton question={() => asks.purge('host', query.get('host') ?? '')}><Icon name="broom" />Purge cache</ActButton>
+        <ActButton here question={() => asks.purge('host', query.get('host') ?? '')}><Icon name="broom" />Purge cache</ActButton>
       </ViewHead>
       <nav class="tabs" aria-label="Routes or certificates">
         <a href={to('routes')} aria-current={tab === 'routes' ? 'page' : undefined}>Routes</a>
@@ -64,9 +64,9 @@ function RouteActions({ route }: { route: RouteItem }) {
       {paused?.managed && <ActButton class="tiny" question={() => asks.resume(paused.ingress ?? ingress, paused.host, paused.path)}><Icon name="play" />Resume<span class="sr"> {host}{path}</span></ActButton>}
       {paused && !paused.managed && <Badge tone="outline" icon="lock">in a manifest</Badge>}
       {route.features.some((one) => one.includes('cache')) && (
-        <ActButton class="tiny quiet icon" question={() => asks.purge('host', host)}><Icon name="broom" /><span class="sr">Purge {host}</span></ActButton>
+        <ActButton here class="tiny quiet icon" label={`Purge ${host}`} question={() => asks.purge('host', host)}><Icon name="broom" /></ActButton>
       )}
-      <a class="btn tiny quiet icon" href={to('trace', [], { url: `http${route.certificate ? 's' : ''}://${host.replace('*', 'any') || 'localhost'}${path}` })}><Icon name="trace" /><span class="sr">Trace {host}{path}</span></a>
+      <a class="btn tiny quiet icon" href={to('trace', [], { url: `http${route.certificate ? 's' : ''}://${host.replace('*', 'any') || 'localhost'}${path}` })} aria-label={`Trace ${host}${path}`} title={`Trace ${host}${path}`}><Icon name="trace" /></a>
     </div>
   );
 }

@@ -92,6 +92,8 @@ export function endpointsText({ used, total, drained, terminating }: EndpointCou
 }
 
 function Endpoints({ service, owner }: { service: ServiceDetail; owner: Key }) {
+  // Whoever was led here for one of them sees which.
+  const named = place.value.query.get('endpoint');
   const serving = service.endpoint_items.filter((e) => !e.drained && !e.removed);
   const heaviest = Math.max(1, ...serving.map((e) => e.weight));
   const weighted = serving.some((e) => e.weight !== serving[0]?.weight);
@@ -132,7 +134,7 @@ function Endpoints({ service, owner }: { service: ServiceDetail; owner: Key }) {
     <Card title="Endpoints" note={endpointsText(service.endpoints, weighted)} flush>
       {service.endpoint_items.length
         ? <Table label="Endpoints" columns={columns} rows={service.endpoint_items} id={(e) => e.address + e.added} sort={['address', false]}
-            rowClass={(e) => [e.overrides.length ? 'is-overridden' : '', e.used ? '' : 'is-dim'].filter(Boolean).join(' ') || undefined} />
+            rowClass={(e) => [e.overrides.length ? 'is-overridden' : '', e.used ? '' : 'is-dim', e.address === named ? 'is-named' : ''].filter(Boolean).join(' ') || undefined} />
         : <Empty icon="services" title="Nobody serves this"><p>Connections are refused until an endpoint is ready, or somebody adds a backend.</p></Empty>}
     </Card>
   );
@@ -160,7 +162,7 @@ function EndpointActions({ endpoint, owner, decisions }: { endpoint: EndpointIte
       {!endpoint.removed && (
         <>
           <ActButton class="tiny" question={() => asks.weight(owner, target, endpoint.weight || 1, endpoint.drained)}><Icon name="scale" />Weight<span class="sr"> of {address}</span></ActButton>
-          <ActButton class="tiny quiet icon" question={() => asks.removeBackend(owner, target)}><Icon name="cross" /><span class="sr">Remove {address}</span></ActButton>
+          <ActButton class="tiny quiet icon" label={`Remove ${address}`} question={() => asks.removeBackend(owner, target)}><Icon name="cross" /></ActButton>
         </>
       )}
     </div>

@@ -8,7 +8,7 @@ import { Table, type Column } from '../ui/table';
 import { useAsked } from '../use';
 import type { Page, Port, ServiceItem } from '../types';
 import { about, Marks } from './decided';
-import { Errors, millis, Open, Rate, share, sortOpen, sortRate, Why } from './state';
+import { Errors, millis, Open, Rate, share, sortOpen, sortRate, StateBadge, Why } from './state';
 
 type Filter = 'all' | 'attention' | 'overridden';
 
@@ -21,22 +21,38 @@ function few(texts: string[], max = 2): string {
   return texts.length <= max ? texts.join(', ') : `${texts.slice(0, max).join(', ')} +${texts.length - max}`;
 }
 
+/** The first address, and below it the next or how many more there are: so all rows are of two lines at most. */
+function Addresses({ all: [first, ...more] }: { all: string[] }) {
+  if (!first) return <span class="faint">–</span>;
+  if (!more.length) return <code>{first}</code>;
+  return <span class="two-lines"><code>{first}</code><code class="small faint">{more.length === 1 ? more[0] : `and ${more.length} more`}</code></span>;
+}
+
+/** How a service is; what people decided about it says more than how many endpoints that touches. */
+function Condition({ service: s }: { service: ServiceItem }) {
+  const decisions = s.overridden ? about(s) : [];
+  if (!decisions.length) return <Why state={s.state} text={s.state_text} />;
+  return (
+    <span class="two-lines">
+      <StateBadge state={s.state} />
+      <Marks items={decisions} short />
+    </span>
+  );
+}
+
 const COLUMNS: Column<ServiceItem>[] = [
   {
     key: 'name',
     head: 'Service',
     by: (s) => `${s.namespace}/${s.name}`,
     cell: (s) => (
-      <span class="two-lines">
-        <a href={to('services', [s.namespace, s.name])}><span class="faint weak">{s.namespace}/</span>{s.name}</a>
-        {s.overridden && <Marks items={about(s)} short />}
-      </span>
+      <a href={to('services', [s.namespace, s.name])}><span class="faint weak">{s.namespace}/</span>{s.name}</a>
     ),
     class: 'name',
   },
-  { key: 'state', head: 'State', by: (s) => ['error', 'warning', 'ok', 'idle'].indexOf(s.state), cell: (s) => <Why state={s.state} text={s.state_text} />, class: 'state' },
+  { key: 'state', head: 'State', by: (s) => ['error', 'warning', 'ok', 'idle'].indexOf(s.state), cell: (s) => <Condition service={s} />, class: 'state' },
   { key: 'type', head: 'Type', by: (s) => s.type, cell: (s) => (s.headless ? 'Headless' : s.type) },
-  { key: 'ip', head: 'Addresses', by: (s) => s.cluster_ips[0] ?? '', cell: (s) => <code>{few([...s.cluster_ips, ...s.load_balancer_ips, ...s.external_ips]) || '–'}</code> },
+  { key: 'ip', head: 'Addresses', by: (s) => s.cluster_ips[0] ?? '', cell: (s) => <Addresses all={[...s.cluster_ips, ...s.load_balancer_ips, ...s.external_ips]} />, class: 'nowrap' },
   { key: 'ports', head: 'Ports', cell: (s) => <code>{few(s.ports.map(portText), 3) || '–'}</code> },
   {
     key: 'endpoints',
@@ -67,7 +83,7 @@ export function ServicesView() {
   const rows = useMemo(() => (value?.items ?? []).filter((s) => fits(s, q.toLowerCase(), namespace, filter)), [value, q, namespace, filter]);
 
   return (
-    <div class="view">
+    <div class="view even">
       <ViewHead title="Services" about={value && `${plural(value.total, 'service')} in ${plural(namespaces.length, 'namespace')}`}>
         <Live />
       </ViewHead>

@@ -121,7 +121,7 @@ function Answer({ answer }: { answer: TraceAnswer }) {
           {answer.rewritten && <><dt>Backend sees</dt><dd><code>{answer.rewritten}</code></dd></>}
           {answer.kind === 'packet' && <><dt>Source address</dt><dd>{answer.masquerade ? 'becomes the node’s (masquerade)' : 'is kept'}</dd></>}
           <dt>Same in a shell</dt>
-          <dd><code>{answer.command}</code></dd>
+          <dd><code><Words text={answer.command} /></code></dd>
         </dl>
         {answer.warnings.map((text) => <p key={text} class="row"><Badge tone="warn">warning</Badge><span class="break">{text}</span></p>)}
       </section>
@@ -139,6 +139,11 @@ function Answer({ answer }: { answer: TraceAnswer }) {
       </Card>
     </>
   );
+}
+
+/** A command that breaks between its words, not within an option. */
+function Words({ text }: { text: string }) {
+  return <>{text.split(' ').map((word, i) => [i > 0 && ' ', <span key={i} class="word">{word}</span>])}</>;
 }
 
 function Examples() {
