@@ -1,5 +1,6 @@
 //! The runtime's own way, for systems that are only built for.
 
+use std::future::{Ready, ready};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 
@@ -22,8 +23,8 @@ impl Acceptor {
     }
 
     /// Here nobody knows; whoever asks has somebody give way in advance.
-    pub(crate) async fn somebody_waits(&mut self) -> io::Result<()> {
-        Ok(())
+    pub(crate) fn somebody_waits(&mut self) -> Ready<io::Result<()>> {
+        ready(Ok(()))
     }
 
     /// Waits for the next connection. Nothing is lost if the future is dropped.

@@ -1,5 +1,5 @@
-//! How a request comes to a backend. [`HttpProxy::forward_request`] is the one way there, in as many tries
-//! as a request may take; a [`Wire`] makes a try. There are two: h1 on both sides passes bytes on
+//! How a request comes to a backend. `HttpProxy::forward_request` is the one way there, in as many tries
+//! as a request may take; a `Wire` makes a try. There are two: h1 on both sides passes bytes on
 //! (`h1::serve`), and everything else (h2, the cache, compression) has heads and bodies as streams, which
 //! is here.
 
