@@ -135,5 +135,5 @@ fn who_has_had_no_route_for_long_leaves_its_place_to_others() {
     assert!(!text.contains("i0000"), "{text}");
     has(&text, &line("i0001"));
     has(&text, &line("new"));
-    assert!(!text.contains("other"), "{text}");
+    assert!(!text.contains("ingress=\"other\""), "{text}");
 }
