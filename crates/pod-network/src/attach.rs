@@ -18,7 +18,7 @@ mod links;
 
 pub(crate) use back::{take_back, take_back_lost};
 pub(crate) use links::{
-    Routes, announcement, port_of, restore_routed, vlan_requests, wanted_routes,
+    Routes, announcement, forget_neighbours, port_of, restore_routed, vlan_requests, wanted_routes,
 };
 
 use std::fs::File;

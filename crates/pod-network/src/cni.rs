@@ -35,7 +35,8 @@ use serde_json::{Value, json};
 use crate::attach::{self, Addresses, Place, Wanted};
 use crate::attachment::Attachment;
 use crate::error::Error;
-use crate::state::{Holders, Host, State};
+use crate::repair::{self, Freed};
+use crate::state::{Host, State};
 use crate::{ipam, names, networks};
 
 use config::Config;
@@ -248,17 +249,18 @@ fn detach_idle(state: &State, stale: Vec<(String, Option<Attachment>)>) -> Resul
     attach::detach_many(state, idle)
 }
 
-/// Claims of addresses and ports whose holder is gone, and links without a record.
+/// Claims of addresses and ports whose holder is gone, links without a record, and the rules that told of them: whoever gets
+/// such an address would get its traffic.
 fn remove_orphans(state: &State, network: &str) -> Result<(), Error> {
-    let holders = Holders::read(state)?;
+    let mut freed = Freed::default();
     let mut errors = Vec::new();
-    for (ip, holder) in ipam::claims(state, network)? {
-        if !holders.has_address(network, ip, holder.as_ref()) {
-            let path = state.addresses_dir(network).join(ip.to_string());
-            errors.extend(crate::state::remove_file(&path).err());
-        }
+    errors.extend(repair::free_lost_claims(state, std::iter::once(network), &mut freed).err());
+    let links = repair::remove_stray_links(state).unwrap_or_else(|error| {
+        errors.push(error);
+        Vec::new()
+    });
+    if freed != Freed::default() || !links.is_empty() {
+        errors.extend(repair::restore_rules(state).err());
     }
-    errors.extend(crate::ports::remove_orphans(state, &|holder| holders.has(holder)).err());
-    errors.extend(crate::repair::remove_stray_links(state).err());
     Error::all(errors)
 }

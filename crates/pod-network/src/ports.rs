@@ -125,23 +125,25 @@ pub(crate) fn unclaimed(state: &State, ports: &[Port]) -> Result<Vec<Port>> {
     Ok(found)
 }
 
-/// Removes claims whose holder is not held by `is_held`.
+/// Removes claims whose holder is not held by `is_held`; how many.
 pub(crate) fn remove_orphans(
     state: &State,
     is_held: &dyn Fn(Option<&Attachment>) -> bool,
-) -> Result<()> {
+) -> Result<usize> {
     let _lock = state.lock_ports()?;
+    let mut removed = 0;
     for dir in read_dir(&state.ports_dir())? {
         for entry in read_dir(&dir.path())? {
             let holder = read_record::<Attachment>(&entry.path()).ok().flatten();
             if !is_held(holder.as_ref()) {
                 crate::state::remove_file(&entry.path())?;
+                removed += 1;
             }
         }
         // Others may have claims there.
         let _ = fs::remove_dir(dir.path());
     }
-    Ok(())
+    Ok(removed)
 }
 
 /// Whether a claim is this record's. One that cannot be read is that of a whole record which says so, for it has claimed it.

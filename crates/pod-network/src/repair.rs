@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
+use cidr::IpInet;
 use telaio_netlink::netns::{NAMES_DIR, Netns};
 use telaio_netlink::rtnl::{Request, Rtnetlink, SetLink, Which};
 
@@ -68,7 +69,7 @@ impl Host {
         step(state.remove_gone());
         step(state.remove_unfinished());
         step(remove_dead(&state, &mut mended));
-        step(remove_orphaned_claims(&state, &mut mended));
+        step(remove_lost_claims(&state, &mut mended));
         step(remove_stray_links(&state).map(|links| mended.links = links));
         let unreadable = state.unreadable_attachments()?;
         if unreadable.is_empty() {
@@ -161,23 +162,48 @@ fn is_dead(record: &Attachment) -> Result<bool> {
     Ok(kernel.link(&record.host_link).map_err(doing())?.is_none())
 }
 
-/// Claims of addresses and ports whose holder has no record.
-fn remove_orphaned_claims(state: &State, mended: &mut Mended) -> Result<()> {
+fn remove_lost_claims(state: &State, mended: &mut Mended) -> Result<()> {
+    let networks = state.networks()?;
+    let mut freed = Freed::default();
+    let done = free_lost_claims(state, networks.iter().map(|it| it.name.as_str()), &mut freed);
+    mended.addresses += freed.addresses;
+    done
+}
+
+/// Frees addresses of these networks, and ports, whose holder has no record, and lets the node forget where they were. How many
+/// addresses and ports were freed is counted also where something fails.
+pub(crate) fn free_lost_claims<'a>(
+    state: &State,
+    networks: impl Iterator<Item = &'a str>,
+    freed: &mut Freed,
+) -> Result<()> {
     let holders = Holders::read(state)?;
-    let mut errors = Vec::new();
-    for network in state.networks()? {
-        for (ip, holder) in ipam::claims(state, &network.name)? {
-            if !holders.has_address(&network.name, ip, holder.as_ref()) {
-                let path = state.addresses_dir(&network.name).join(ip.to_string());
-                match remove_file(&path) {
-                    Ok(()) => mended.addresses += 1,
-                    Err(error) => errors.push(error),
-                }
+    let (mut lost, mut errors) = (Vec::new(), Vec::new());
+    for network in networks {
+        for (ip, holder) in ipam::claims(state, network)? {
+            if holders.has_address(network, ip, holder.as_ref()) {
+                continue;
             }
+            match remove_file(&state.addresses_dir(network).join(ip.to_string())) {
+                Ok(()) => freed.addresses += 1,
+                Err(error) => errors.push(error),
+            }
+            lost.extend(
+                holder.map(|it| Attachment { addresses: vec![IpInet::new_host(ip)], ..it }),
+            );
         }
     }
-    errors.extend(crate::ports::remove_orphans(state, &|holder| holders.has(holder)).err());
+    let ports = crate::ports::remove_orphans(state, &|holder| holders.has(holder));
+    errors.extend(ports.map(|ports| freed.ports += ports).err());
+    errors.extend(attach::forget_neighbours(state, lost.iter()).err());
     Error::all(errors)
+}
+
+/// How much of what was lost is free again.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Freed {
+    pub(crate) addresses: usize,
+    pub(crate) ports: usize,
 }
 
 /// Removes host ends of ours that no record tells of; their names. Needs the exclusive lock. While there is a record that cannot be
@@ -360,7 +386,8 @@ fn restore_ways(state: &State, mended: &mut Mended) -> Result<()> {
     Ok(())
 }
 
-fn restore_rules(state: &State) -> Result<()> {
+/// Writes the rules anew, as the records have them.
+pub(crate) fn restore_rules(state: &State) -> Result<()> {
     let networks = state.networks()?;
     let mut rules = Rules::open()?;
     let is_needed = !networks.is_empty() || attach::recorded(state)?.iter().any(|it| it.is_chained);

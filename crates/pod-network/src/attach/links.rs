@@ -204,7 +204,7 @@ pub(crate) fn announcement(
 }
 
 /// Lets the node forget where instances were.
-pub(super) fn forget_neighbours<'a>(
+pub(crate) fn forget_neighbours<'a>(
     state: &State,
     records: impl Iterator<Item = &'a Attachment>,
 ) -> Result<()> {
