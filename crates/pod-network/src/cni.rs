@@ -255,11 +255,8 @@ fn remove_orphans(state: &State, network: &str) -> Result<(), Error> {
     let mut freed = Freed::default();
     let mut errors = Vec::new();
     errors.extend(repair::free_lost_claims(state, std::iter::once(network), &mut freed).err());
-    let links = repair::remove_stray_links(state).unwrap_or_else(|error| {
-        errors.push(error);
-        Vec::new()
-    });
-    if freed != Freed::default() || !links.is_empty() {
+    errors.extend(repair::remove_stray_links(state).err());
+    if freed != Freed::default() {
         errors.extend(repair::restore_rules(state).err());
     }
     Error::all(errors)
