@@ -22,9 +22,9 @@ impl Acceptor {
         self.0.local_addr()
     }
 
-    /// Here nobody knows; whoever asks has somebody give way in advance.
+    /// Here nobody knows; whoever asks has somebody give way in advance, as long as there is a socket.
     pub(crate) fn somebody_waits(&mut self) -> Ready<io::Result<()>> {
-        ready(Ok(()))
+        ready(self.local_addr().map(drop))
     }
 
     /// Waits for the next connection. Nothing is lost if the future is dropped.
