@@ -123,9 +123,10 @@ fn keep_from_others(path: &Path) -> io::Result<()> {
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
 }
 
+/// Where files have no modes there is nothing to take from anybody, but there has to be a file.
 #[cfg(not(unix))]
-fn keep_from_others(_: &Path) -> io::Result<()> {
-    Ok(())
+fn keep_from_others(path: &Path) -> io::Result<()> {
+    std::fs::metadata(path).map(drop)
 }
 
 /// Reads a token from a file. Who else may read that is asked by [`others_read`].
