@@ -33,7 +33,9 @@ use crate::monitor::Monitor;
 
 pub(crate) use admin::STATUS_PATH;
 use listen::Port;
-pub(crate) use listen::{bind, check_distinct, check_free, is_one_port_of};
+#[cfg(unix)]
+pub(crate) use listen::is_one_port_of;
+pub(crate) use listen::{bind, check_distinct, check_free};
 use places::Places;
 
 /// How many connections a server has at a time. All servers together stay well below the 1,024 file
@@ -89,6 +91,7 @@ pub(crate) struct Servers {
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
+#[cfg(unix)]
 impl Addresses {
     /// All of them.
     pub(crate) fn all(self) -> [SocketAddr; 3] {

@@ -76,6 +76,7 @@ pub(crate) struct IngressWatchArgs {
     pub(crate) otlp_service_name: String,
 }
 
+#[cfg(unix)]
 impl IngressWatchArgs {
     /// The networks whose connections begin with a PROXY header.
     pub(crate) fn proxy_protocol_ranges(&self) -> Vec<IpNet> {

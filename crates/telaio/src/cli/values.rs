@@ -73,6 +73,7 @@ pub(super) fn interface(text: &str) -> Result<String, String> {
 }
 
 /// Reads a number of bytes as nginx writes them (`8m`), or Kubernetes (`8Mi`).
+#[cfg(unix)]
 pub(super) fn size(text: &str, bounds: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size such as 512k, 8m or 1g");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -139,6 +140,7 @@ fn go_duration(text: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
+    #[cfg(unix)]
     #[test]
     fn a_size_has_a_unit_or_is_in_bytes_and_within_its_bounds() {
         for (text, bytes) in

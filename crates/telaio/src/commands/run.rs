@@ -151,6 +151,7 @@ async fn start(
     };
     #[cfg(not(unix))]
     let _ = requests;
+    #[cfg_attr(not(unix), expect(unused_mut, reason = "there is no ingress to keep"))]
     let mut agent = Agent::start(planned, origin, ports, places.state_dir()).await?;
     #[cfg(unix)]
     if let Some(plane) = ingress {
