@@ -348,7 +348,12 @@ fn make(
     let mac = mac.unwrap_or_else(|| names::mac(&["instance", &record.host_link]));
     let routes = links::Routes { is_default: wanted.is_default, more: wanted.routes };
     begun.links = true;
+    let was_full = network.mode == Mode::Routed && state.is_full(&network.name);
+    record.is_routed = was_full;
     let made = links::make(network, record, &netns, mac, &gateways, &routes);
+    if record.is_routed && !was_full {
+        state.set_full(&network.name, true);
+    }
     if let Err(Error::InterfaceExists { .. }) = &made {
         // The pair is made in one go, or not at all.
         begun.links = false;
@@ -584,6 +589,9 @@ fn forget(state: &State, key: &str, record: &Attachment) -> Result<()> {
     }
     for inet in &record.addresses {
         ipam::release(state, record, inet.address())?;
+    }
+    if !record.is_routed {
+        state.set_full(&record.network, false);
     }
     state.remove_attachment(key)
 }

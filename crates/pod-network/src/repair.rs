@@ -303,6 +303,8 @@ fn restore_networks(state: &State, mended: &mut Mended) -> Result<()> {
     for network in state.networks()?.iter().filter(|it| !record.nodes.contains_key(&it.name)) {
         errors.extend(networks::make_links(state, network).err());
     }
+    // Others may have left a bridge since it was full.
+    state.networks()?.iter().for_each(|network| state.set_full(&network.name, false));
     errors.extend(restore_ports(state).err());
     errors.extend(restore_instances(state, mended).err());
     Error::all(errors)

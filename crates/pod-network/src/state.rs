@@ -285,6 +285,22 @@ impl State {
         self.dir.join("addresses").join(names::network_key(network))
     }
 
+    /// A hint: the bridge of a network had no port left. Making links in vain costs as much as making them, and the
+    /// kernel's grace period besides. Were it lost or old, an instance would be routed to or try the bridge first.
+    fn full_hint(&self, network: &str) -> PathBuf {
+        self.addresses_dir(network).join("last-full")
+    }
+
+    pub(crate) fn is_full(&self, network: &str) -> bool {
+        self.full_hint(network).exists()
+    }
+
+    pub(crate) fn set_full(&self, network: &str, is_full: bool) {
+        let path = self.full_hint(network);
+        // See there.
+        let _ = if is_full { fs::write(path, "") } else { fs::remove_file(path) };
+    }
+
     /// Where the claims of the node's ports are.
     pub(crate) fn ports_dir(&self) -> PathBuf {
         self.dir.join("ports")

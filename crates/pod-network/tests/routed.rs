@@ -187,8 +187,27 @@ fn one_instance_without_a_bridge_goes_alone_and_leaves_nothing() {
         ask_at(&machine, Some("near"), "10.88.0.3", 80, Wire::Tcp).as_deref(),
         Ok("10.88.0.2")
     );
-    // Where a port becomes free, the next one hangs on the bridge again.
+    // Nobody tries the bridge in vain when it is known to be full: the next link has the next number.
+    let number = || -> u32 {
+        let last = machine.sh("ip -o link | cut -d: -f1 | sort -n | tail -n 1");
+        last.trim().parse().unwrap()
+    };
+    let numbers = [(); 2].map(|()| {
+        Call::new("ADD", "a", &config()).make(&machine).unwrap();
+        assert_eq!(names(&machine), ["a", "b"]);
+        let own = number();
+        Call::new("DEL", "a", &config()).make(&machine).unwrap();
+        own
+    });
+    assert_eq!(numbers[1], numbers[0] + 1);
+    // Where a port becomes free, the next one hangs on the bridge again; of others' it is known after mending.
+    Call::new("DEL", "near", &config()).make(&machine).unwrap();
+    Call::new("ADD", "near", &config()).make(&machine).unwrap();
+    assert_eq!(names(&machine), ["b"]);
+    Call::new("ADD", "a", &config()).make(&machine).unwrap();
+    Call::new("DEL", "a", &config()).make(&machine).unwrap();
     machine.sh("ip link del filler7");
+    machine.run(|| Host::default().repair().unwrap());
     Call::new("ADD", "a", &config()).make(&machine).unwrap();
     assert_eq!(names(&machine), ["b"]);
 }
