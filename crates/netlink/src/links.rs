@@ -36,6 +36,9 @@ const IFLA_GROUP: u16 = 27;
 const IFLA_LINKINFO: u16 = 18;
 const INFO_KIND: u16 = 1;
 const INFO_DATA: u16 = 2;
+const INFO_SLAVE_KIND: u16 = 4;
+const INFO_SLAVE_DATA: u16 = 5;
+const BRPORT_NO: u16 = 18;
 const IFF_UP: u32 = libc::IFF_UP as u32;
 const IFF_PROMISC: u32 = libc::IFF_PROMISC as u32;
 const BR_VLAN_FILTERING: u16 = 7;
@@ -71,6 +74,8 @@ pub struct Link {
     pub mtu: u32,
     /// The bridge or the like that it hangs on.
     pub master: Option<LinkIndex>,
+    /// Its number among the ports of the bridge that it hangs on: the lowest that was free.
+    pub port_number: Option<u16>,
     /// The group of links that it is in; 0 unless somebody said otherwise.
     pub group: u32,
     /// Its hardware address, if it has one of six bytes.
@@ -292,6 +297,9 @@ pub(crate) fn link(message: &Message<'_>) -> Option<Link> {
     let kind = info.and_then(|info| info.str(INFO_KIND));
     let data = info.and_then(|info| info.nested(INFO_DATA));
     let of_kind = |wanted: &str| data.filter(|_| kind == Some(wanted));
+    let as_port = info.and_then(|info| {
+        info.nested(INFO_SLAVE_DATA).filter(|_| info.str(INFO_SLAVE_KIND) == Some("bridge"))
+    });
     Some(Link {
         index: message.body.get(4..).and_then(ne32).map(LinkIndex)?,
         name: attributes.str(IFLA_IFNAME)?.to_owned(),
@@ -299,6 +307,7 @@ pub(crate) fn link(message: &Message<'_>) -> Option<Link> {
         flags: message.body.get(8..).and_then(ne32)?,
         mtu: attributes.ne32(IFLA_MTU).unwrap_or(0),
         master: attributes.ne32(IFLA_MASTER).map(LinkIndex),
+        port_number: as_port.and_then(|port| port.ne16(BRPORT_NO)),
         group: attributes.ne32(IFLA_GROUP).unwrap_or(0),
         mac: attributes.get(IFLA_ADDRESS).and_then(|mac| Some(Mac(mac.try_into().ok()?))),
         vxlan: of_kind("vxlan").and_then(vxlan),

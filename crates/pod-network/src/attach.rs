@@ -351,14 +351,14 @@ fn make(
     let was_full = network.mode == Mode::Routed && state.is_full(&network.name);
     record.is_routed = was_full;
     let made = links::make(network, record, &netns, mac, &gateways, &routes);
-    if record.is_routed && !was_full {
-        state.set_full(&network.name, true);
-    }
     if let Err(Error::InterfaceExists { .. }) = &made {
         // The pair is made in one go, or not at all.
         begun.links = false;
     }
     let made = made?;
+    if made.is_bridge_full {
+        state.set_full(&network.name, true);
+    }
     drop(making);
     if let Some(bandwidth) = &record.bandwidth {
         crate::bandwidth::set(&record.host_link, bandwidth)?;

@@ -23,6 +23,9 @@ use crate::state::State;
 
 /// A bridge has no room for another port.
 const EXFULL: i32 = 54;
+/// How many ports a bridge gets: what one more costs the kernel grows with them, to twice the set-up of an instance at 1,000.
+/// Who comes later is routed to, which costs the same however many there are.
+const BRIDGE_PORTS_MAX: u16 = 256;
 /// The virtual network that a bridge puts new ports into.
 const DEFAULT_VLAN: u16 = 1;
 const ENOENT: i32 = 2;
@@ -44,6 +47,8 @@ pub(super) struct Made {
     pub(super) bridge_mac: Option<Mac>,
     pub(super) host_mac: Mac,
     pub(super) mtu: u32,
+    /// The bridge has all the ports that it should have.
+    pub(super) is_bridge_full: bool,
 }
 
 /// Whether a namespace has a link of this name.
@@ -78,16 +83,17 @@ pub(super) fn make(
         name: network.bridge.clone(),
         hint: "somebody has removed it; `telaio run --planes pods` or a new network of this name makes it anew",
     })?;
-    let host_mac = pair(&mut kernel, network, record, netns, mac, bridge.index)?;
+    let (host_mac, is_bridge_full) = pair(&mut kernel, network, record, netns, mac, bridge.index)?;
     let gateway_mac = record.is_routed.then_some(host_mac);
     if record.is_routed {
         route_to(&mut kernel, record, network, Some(mac))?;
     }
     inside(network, record, netns, gateways, gateway_mac, *routes)?;
-    Ok(Made { bridge_mac: bridge.mac, host_mac, mtu: network.mtu.unwrap_or(bridge.mtu) })
+    let mtu = network.mtu.unwrap_or(bridge.mtu);
+    Ok(Made { bridge_mac: bridge.mac, host_mac, mtu, is_bridge_full })
 }
 
-/// Makes the pair: on the bridge, or where that is full, routed to.
+/// Makes the pair: on the bridge, or where that is full, routed to. Tells whether it is full now.
 fn pair(
     kernel: &mut Rtnetlink,
     network: &Network,
@@ -95,18 +101,20 @@ fn pair(
     netns: &Netns,
     mac: Mac,
     bridge: LinkIndex,
-) -> Result<Mac> {
+) -> Result<(Mac, bool)> {
     let mut turn = 0;
+    let mut is_refused = false;
     loop {
         let host_mac = names::mac(&["link", &record.host_link]);
         let error = match try_pair(kernel, network, record, netns, (mac, host_mac), bridge) {
-            Ok(()) => return Ok(host_mac),
+            Ok(is_full) => return Ok((host_mac, is_full || is_refused)),
             Err(error) => error,
         };
         let what = format!("making the links of {}/{}", record.network, record.container);
         match error.raw_os_error() {
             Some(EXFULL) if !record.is_routed && network.mode == Mode::Routed => {
                 record.is_routed = true;
+                is_refused = true;
             }
             Some(EEXIST) if exists(netns, &record.interface)? => {
                 return Err(Error::InterfaceExists {
@@ -134,7 +142,7 @@ fn try_pair(
     netns: &Netns,
     (mac, host_mac): (Mac, Mac),
     bridge: LinkIndex,
-) -> Result<(), NetlinkError> {
+) -> Result<bool, NetlinkError> {
     let peer = PeerPlace { name: &record.interface, netns: Some(netns.as_fd()), mac: Some(mac) };
     let name = record.host_link.as_str();
     let veth = Veth {
@@ -167,11 +175,15 @@ fn try_pair(
         kernel.all([Request::Veth(veth)].into_iter().chain(on_bridge))?;
     }
     if record.is_routed || network.mode == Mode::Bridged {
-        return Ok(());
+        return Ok(false);
     }
-    let port = kernel.link(name)?.map(|link| link.index);
+    let port = kernel.link(name)?;
     let known = Attachment { mac: mac.to_string(), ..record.clone() };
-    kernel.all(announcement(network, &known, Some(bridge), port))
+    let index = port.as_ref().map(|port| port.index);
+    kernel.all(announcement(network, &known, Some(bridge), index))?;
+    // Of virtual networks only bridges know.
+    let number = port.and_then(|port| port.port_number).filter(|_| network.vlan.is_none());
+    Ok(number.is_some_and(|number| number >= BRIDGE_PORTS_MAX))
 }
 
 /// Puts a port into the virtual network that it should be in, and no other.
