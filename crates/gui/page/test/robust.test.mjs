@@ -18,7 +18,7 @@ const FRAMES = 120;
 const SEARCH_MS_MAX = 5000;
 /** Rounds with and without pages, and how much more a request may cost with them: what such rounds differ by anyway. */
 const ROUNDS = 5;
-const COST_MAX = 1.3;
+const COST_MAX = 1.25;
 
 test('when the agent is away the page says so, keeps what it has with its age, and comes back', async ({ open, telaio }) => {
   const page = await open();
